@@ -5,6 +5,9 @@ use weir_context::PARTITIONS;
 
 use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource};
 
+/// A worker sees that the clock was set back within a second or a bucket.
+const PASSED_OVER_MAX: usize = 3;
+
 /// Merges the batches of several workers into one stream in which every context of a bucket occurs once.
 ///
 /// Each worker delivers its buckets in order and the partitions of a bucket in order. A partition is merged as soon as every worker has
@@ -14,7 +17,8 @@ use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource};
 ///
 /// A worker's buckets go back in time when the clock is set back, and another worker may not have seen the clock ahead. So the next bucket
 /// is one that an older bucket of the same worker follows, or else one not before the last merged bucket, or else any; each time the
-/// oldest.
+/// oldest. A worker that sees the clock late has few such buckets: one before the last merged bucket is passed over
+/// [`PASSED_OVER_MAX`] times, because others that follow the clock would pass over it without limit.
 pub struct Merger {
     pending: Vec<VecDeque<Batch>>,
     /// Workers that have ended.
@@ -23,8 +27,10 @@ pub struct Merger {
     open_in: Vec<i64>,
     /// Number of steps back in time between the buckets of each queue.
     set_backs: Vec<usize>,
-    /// Start of the last merged bucket.
+    /// Start of the last merged bucket, or of the one that is merged in part.
     last: i64,
+    /// Buckets merged one after another while an earlier one waited.
+    passed_over: usize,
     /// Next partition to merge of the oldest bucket.
     partition: usize,
     sequence: u64,
@@ -46,6 +52,7 @@ impl Merger {
             open_in: vec![i64::MIN; workers],
             set_backs: vec![0; workers],
             last: i64::MIN,
+            passed_over: 0,
             partition: 0,
             sequence: 0,
             merged: None,
@@ -139,10 +146,16 @@ impl Merger {
 
     /// The start of the bucket to merge next.
     fn next_bucket(&self) -> Option<i64> {
+        if self.partition > 0 {
+            return Some(self.last);
+        }
+        let may_wait = self.passed_over < PASSED_OVER_MAX;
         let fronts = self.pending.iter().zip(&self.set_backs);
         fronts
             .filter_map(|(queue, set_backs)| Some((*set_backs == 0, queue.front()?.bucket.start)))
-            .min_by_key(|(is_last_of_its_time, start)| (*is_last_of_its_time, *start < self.last, *start))
+            .min_by_key(|(is_last_of_its_time, start)| {
+                (*is_last_of_its_time, may_wait && *start < self.last, *start)
+            })
             .map(|(_, start)| start)
     }
 
@@ -195,6 +208,11 @@ impl Merger {
             deliver(merged);
         }
         if last {
+            let mut fronts = self.pending.iter().filter_map(VecDeque::front);
+            self.passed_over = match fronts.any(|front| front.bucket.start < next) {
+                true => self.passed_over + 1,
+                false => 0,
+            };
             self.partition = 0;
             self.rows_of_bucket = 0;
         }

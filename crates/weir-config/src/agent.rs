@@ -206,8 +206,22 @@ const TABLE: &[UnsupportedKey] = &[
         "the proxy of an output is `delivery.proxy`; `delivery.no_proxy` lists the receivers that are reached without it",
     ),
     lost(
-        "secret_backend_*",
-        "weir runs no command for secrets: let it write each into a file, and set `outputs.datadog.api_key_file`",
+        "secret_backend_config.*",
+        "weir asks `secret_backend_command` and no vault itself",
+    ),
+    unsupported("secret_backend_output_max_size", "an answer may be 1 MiB long"),
+    unsupported(
+        "secret_backend_remove_trailing_line_break",
+        "a line break at the end of a secret is always removed",
+    ),
+    unsupported("secret_backend_skip_checks", NO_CHECKS),
+    lost(
+        "secret_backend_type",
+        "weir asks `secret_backend_command` and no vault itself",
+    ),
+    unsupported(
+        "secret_refresh_*",
+        "a restart asks again, and so does a reload with `sandbox: off`",
     ),
     unsupported("serializer_experimental_use_v3_api.*", V3),
     unsupported("serializer_max_*", SIZES),

@@ -1,11 +1,13 @@
 //! Facts about the machine that the configuration needs. They come from outside: this crate reads nothing itself.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::secrets::{SecretAnswers, SecretBackend};
 use crate::text::Secret;
 
 /// The machine that a configuration is for.
@@ -34,6 +36,15 @@ pub trait Host {
 
     /// The content of a key or token file. An error reveals nothing of the content.
     fn secret(&self, path: &Path) -> Result<Secret, SecretError>;
+
+    /// The secrets that handles stand for. `None`: this machine asks no program, and handles stay.
+    fn secrets(
+        &self,
+        _backend: &SecretBackend,
+        _handles: &BTreeSet<String>,
+    ) -> Result<Option<SecretAnswers>, SecretBackendError> {
+        Ok(None)
+    }
 
     /// Looks whether the files fit together.
     fn tls(&self, files: &TlsPaths) -> Result<TlsContent, TlsFileError>;
@@ -84,6 +95,11 @@ pub enum SecretError {
     #[error("{0:?} is set without a file too; only one of them can be")]
     EntrySetTwice(String),
 }
+
+/// Why the program that knows secrets gave none. The message never contains a secret.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct SecretBackendError(pub String);
 
 /// Files of a TLS listener.
 #[derive(Clone, Debug, PartialEq, Eq)]

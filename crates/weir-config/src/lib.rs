@@ -15,6 +15,7 @@ mod page;
 mod reader;
 mod resolve;
 mod rules;
+mod secrets;
 mod setting;
 mod source;
 mod table;
@@ -25,7 +26,9 @@ mod variables;
 
 pub use agent::{changes_data, is_section, means_the_same, unsupported_keys, unsupported_reason};
 pub use fleet_log::{KafkaClient, LogConnection, LogReader, Mechanism, Sasl as LogSasl, Tls as LogTls};
-pub use host::{Accounts, Host, HostError, SecretError, TlsContent, TlsFileError, TlsPaths};
+pub use host::{
+    Accounts, Host, HostError, SecretBackendError, SecretError, TlsContent, TlsFileError, TlsPaths,
+};
 pub use load::{Loaded, load, load_as};
 pub use merge::{Merge, Role};
 pub use outputs::{Files, FromFiles, Output, OutputConfig, OutputType, SettingProblem, output_setting};
@@ -35,6 +38,7 @@ pub use resolve::{Addresses, Config};
 pub use rules::{
     MatchType, MetricType, Rule, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern, rules_of_output,
 };
+pub use secrets::{HandleError, SecretAnswers, SecretBackend, handle_in};
 pub use setting::{
     DURATION_MAX, Leaf, PathUse, Reload, RemovedSetting, Setting, SettingType, chosen, count, flattened,
     leaves,
@@ -47,7 +51,7 @@ pub use table::{
     Aggregation, GROUPS, Group, ListenerReading, Listeners, Names, Origin, Resources, Running,
     removed_settings, settings,
 };
-pub use text::{Secret, hide_password, is_invisible, nearest, show_text};
+pub use text::{Secret, hide_password, is_invisible, nearest, quote, show_text};
 pub use types::{
     AdminAddress, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, HostName, Listen,
     LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,

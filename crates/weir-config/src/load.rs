@@ -1,14 +1,20 @@
 //! From every source to the whole configuration.
 
 use crate::fleet_log::KafkaClient;
+use std::collections::BTreeMap;
+
 use crate::host::Host;
 use crate::merge::{self, Merge, Role};
 use crate::node::{self, Content, Key, Node};
-use crate::outputs::OutputType;
+use crate::outputs::{OutputConfig, OutputType};
 use crate::reader::{Reader, Section};
 use crate::resolve::{Config, Resolver};
+use crate::secrets::{Handles, SecretBackend};
+use crate::setting::Setting;
 use crate::source::{Inputs, Problem, Problems, ShownValue, ValueSource};
 use crate::table::{Settings, removed_settings, settings};
+use crate::text::Secret;
+use crate::value::Typed as _;
 
 /// A complete, valid configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +26,8 @@ pub struct Loaded<S> {
     pub notes: Vec<String>,
     /// The file has a secret in it.
     pub has_secret: bool,
+    /// Secrets by handle.
+    pub secrets: BTreeMap<String, Secret>,
 }
 
 /// Reads, checks and resolves everything of an agent. All problems are reported together.
@@ -48,9 +56,8 @@ pub fn load_as<S>(
     if let Some(error) = error {
         reader.problem(reader.in_file(error.line), "", &*error.message);
     }
-    let merge = merge_settings(&mut reader, client, file);
-    let own = own_settings(&mut reader, file);
-    let outputs = reader.outputs(file, types);
+    answer_handles(&mut reader, client, file, types);
+    let (merge, own, outputs) = written(&mut reader, client, file, types);
     reader.unknown_variables(types);
     reader.variables_of_outputs_that_are_off(types, &outputs);
     let complete = own.filter(|_| reader.problems.is_empty());
@@ -63,15 +70,94 @@ pub fn load_as<S>(
     for note in &mut reader.notes[from_notes..] {
         with_line(file, note);
     }
+    let Reader {
+        handles,
+        problems,
+        notes,
+        shown,
+        ..
+    } = &mut reader;
+    for Problem { key, message, .. } in problems {
+        handles.hide(message, key);
+    }
+    for note in notes {
+        handles.hide(note, "");
+    }
+    for shown in shown.iter_mut().filter(|shown| handles.keys.contains(&shown.key)) {
+        handles.hide(&mut shown.value, &shown.key);
+    }
     match config {
         Some(config) if reader.problems.is_empty() => Ok(Loaded {
             config,
             shown: reader.shown,
             notes: reader.notes,
             has_secret: reader.has_secret,
+            secrets: reader.handles.secrets(),
         }),
         _ => Err(sorted(reader.problems)),
     }
+}
+
+/// A merge's settings, the agent's own, and the outputs.
+type Written<S> = (Option<Merge>, Option<Settings>, Vec<OutputConfig<S>>);
+
+fn written<'i, S>(
+    reader: &mut Reader<'i>,
+    client: KafkaClient,
+    file: &'i [(Key, Node)],
+    types: &'static [OutputType<S>],
+) -> Written<S> {
+    let merge = merge_settings(reader, client, file);
+    let own = own_settings(reader, file);
+    (merge, own, reader.outputs(file, types))
+}
+
+/// Asks the machine for the secrets whose handles the sources have.
+fn answer_handles<'i, S>(
+    reader: &mut Reader<'i>,
+    client: KafkaClient,
+    file: &'i [(Key, Node)],
+    types: &'static [OutputType<S>],
+) {
+    if !may_have_handles(reader.inputs) {
+        return;
+    }
+    // A first reading finds handles in the values that settings take, and the program.
+    let mut first = Reader::new(reader.role, reader.inputs, reader.host);
+    written(&mut first, client, file, types);
+    let found = std::mem::take(&mut first.handles.found);
+    let mut section = Section {
+        reader: &mut first,
+        prefix: String::new(),
+        entries: file,
+        names: true,
+    };
+    let backend = SecretBackend::take(&mut section, &Setting::of::<bool>("", "").flat());
+    let Some(backend) = backend.filter(|_| !found.is_empty()) else {
+        return;
+    };
+    match reader.host.secrets(&backend, &found) {
+        Ok(answers) => {
+            reader.handles = Handles {
+                answers,
+                ..Handles::default()
+            };
+        }
+        Err(error) => {
+            let shown = first.find_shown("secret_backend_command");
+            let source = shown.map_or(ValueSource::Default, |shown| shown.source.clone());
+            reader.problem(source, "secret_backend_command", error.to_string());
+        }
+    }
+}
+
+fn may_have_handles(inputs: &Inputs<'_>) -> bool {
+    const BEGIN: &str = "ENC[";
+    let file = inputs.file.and_then(|file| file.content.ok()).unwrap_or_default();
+    let variables = inputs.environment.values().flatten();
+    let flags = inputs.flags.iter().flat_map(|flag| &flag.values);
+    file.windows(BEGIN.len()).any(|part| part == BEGIN.as_bytes())
+        || variables.chain(flags).any(|text| text.contains(BEGIN))
 }
 
 /// In the order of the file, what other sources brought after it.

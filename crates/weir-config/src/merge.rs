@@ -38,7 +38,7 @@ pub enum Role {
 }
 
 /// Settings of the agent that a merge takes as well.
-const SHARED: [&str; 13] = [
+const SHARED: [&str; 17] = [
     "histogram_aggregates",
     "histogram_percentiles",
     "histogram_weights",
@@ -52,6 +52,10 @@ const SHARED: [&str; 13] = [
     "state_path",
     "log_level",
     "flush_summary",
+    "secret_backend_command",
+    "secret_backend_arguments",
+    "secret_backend_timeout",
+    "secret_backend_command_allow_group_exec_perm",
 ];
 
 /// Default admin address of a merge. An agent on the same machine uses the port before it.

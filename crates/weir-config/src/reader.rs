@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::host::Host;
 use crate::merge::Role;
 use crate::node::{Content, Key, Node};
+use crate::secrets::{Handles, handle_in, is_of_backend};
 use crate::setting::{RemovedSetting, Setting, SettingType};
 use crate::source::{FILE_VARIABLE, Inputs, OUTPUT_VARIABLE, Problem, ShownValue, ValueSource, variable_of};
 use crate::text::unknown_key;
@@ -27,6 +28,8 @@ pub struct Reader<'i> {
     pub(crate) used_flags: Vec<bool>,
     /// The file has a secret in it.
     pub(crate) has_secret: bool,
+    /// Handles of secrets in values.
+    pub(crate) handles: Handles,
 }
 
 impl<'i> Reader<'i> {
@@ -42,6 +45,7 @@ impl<'i> Reader<'i> {
             known_variables: vec![FILE_VARIABLE.to_owned(), OUTPUT_VARIABLE.to_owned()],
             used_flags: vec![false; inputs.flags.len()],
             has_secret: false,
+            handles: Handles::default(),
         }
     }
 
@@ -97,6 +101,7 @@ impl<'i> Reader<'i> {
         Some(Candidate {
             source: ValueSource::Flag((*shown).clone()),
             node: node.map(Cow::Owned),
+            has_handle: false,
         })
     }
 
@@ -135,6 +140,7 @@ impl<'i> Reader<'i> {
         Some(Candidate {
             source: ValueSource::Environment(name.to_owned()),
             node: node.map(Cow::Owned),
+            has_handle: false,
         })
     }
 
@@ -173,6 +179,27 @@ pub(crate) fn below(prefix: &str, key: &str) -> String {
 struct Candidate<'i> {
     source: ValueSource,
     node: Result<Cow<'i, Node>, SettingError>,
+    /// A secret stands in it in place of a handle.
+    has_handle: bool,
+}
+
+impl Candidate<'_> {
+    /// Puts secrets in place of handles.
+    fn reveal(&mut self, setting: &Setting, handles: &mut Handles) {
+        let Ok(node) = &mut self.node else { return };
+        if !node.texts().into_iter().any(|text| handle_in(text).is_some()) {
+            return;
+        }
+        if setting.path.is_some() || is_of_backend(setting.key) {
+            let message = "must be written as it is, not as a handle of a secret";
+            self.node = Err(SettingError::new(node.line, message));
+            return;
+        }
+        match handles.reveal(node.to_mut()) {
+            Ok(found) => self.has_handle = found,
+            Err(error) => self.node = Err(error),
+        }
+    }
 }
 
 fn concatenated(lists: Vec<Node>) -> Node {
@@ -198,6 +225,7 @@ fn added_up(candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     vec![Candidate {
         source: ValueSource::Environment(names.join(" and ")),
         node: Ok(Cow::Owned(concatenated(lists))),
+        has_handle: false,
     }]
 }
 
@@ -224,18 +252,26 @@ impl<'i> Section<'_, 'i> {
         }
         let mut chosen = None;
         let mut overridden = Vec::new();
-        for Candidate { source, node } in self.candidates(&key, setting) {
+        for candidate in self.candidates(&key, setting) {
+            let Candidate {
+                source,
+                node,
+                has_handle,
+            } = candidate;
+            if has_handle {
+                self.reader.handles.keys.insert(key.clone());
+            }
             let read = node.and_then(|node| Ok((T::read(&setting.kind, &node)?, node)));
             match read {
                 Err(refusal) => self.refuse(&key, source, refusal),
-                Ok((read, node)) if chosen.is_none() => chosen = Some((read, node, source)),
+                Ok((read, node)) if chosen.is_none() => chosen = Some((read, node, source, has_handle)),
                 Ok(_) => overridden.push(source),
             }
         }
-        let ((value, shown), node, source) = chosen?;
+        let ((value, shown), node, source, has_handle) = chosen?;
         self.show(
             setting,
-            &node,
+            (&node, has_handle),
             ShownValue {
                 key,
                 value: shown,
@@ -255,12 +291,17 @@ impl<'i> Section<'_, 'i> {
         found.extend(entry(self.entries, setting.key).map(|node| Candidate {
             source: self.reader.in_file(node.line),
             node: Ok(Cow::Borrowed(node)),
+            has_handle: false,
         }));
         if found.is_empty() {
             found.push(Candidate {
                 source: ValueSource::Default,
                 node: default_of(&self.reader.role.version_of(setting)).map(Cow::Owned),
+                has_handle: false,
             });
+        }
+        for candidate in &mut found {
+            candidate.reveal(setting, &mut self.reader.handles);
         }
         found
     }
@@ -277,12 +318,13 @@ impl<'i> Section<'_, 'i> {
             .problem(source, &format!("{key}{}", refusal.path), refusal.message);
     }
 
-    fn show(&mut self, setting: &Setting, node: &Node, mut shown: ShownValue) {
-        if setting.kind.hides() {
+    /// The node comes with whether there was a handle in it.
+    fn show(&mut self, setting: &Setting, (node, has_handle): (&Node, bool), mut shown: ShownValue) {
+        if setting.kind.hides() || has_handle {
             shown.fingerprint = node.fingerprint();
         }
         let is_in_file = matches!(shown.source, ValueSource::File { .. });
-        self.reader.has_secret |= is_in_file && setting.kind.is_secret() && !shown.is_empty();
+        self.reader.has_secret |= is_in_file && !has_handle && setting.kind.is_secret() && !shown.is_empty();
         self.reader.shown.push(shown);
     }
 

@@ -13,6 +13,7 @@ use crate::merge::Merge;
 use crate::outputs::OutputConfig;
 use crate::reader::Reader;
 use crate::rules::{self, RuleConfig};
+use crate::secrets::SecretBackend;
 use crate::source::ValueSource;
 use crate::table::{Aggregation, ListenerReading, Listeners, Names, Origin, Resources, Running, Settings};
 use crate::text::show_text;
@@ -32,6 +33,8 @@ pub struct Config<S> {
     pub rules: RuleConfig,
     pub resources: Resources,
     pub running: Running,
+    /// The program that knows secrets.
+    pub secrets: SecretBackend,
     /// Only for a merge.
     pub merge: Option<Merge>,
     /// The enabled outputs.
@@ -177,6 +180,7 @@ impl Resolver<'_, '_> {
             names: own.names,
             resources: own.resources,
             running: own.running,
+            secrets: own.secrets,
             merge,
             outputs,
         };

@@ -275,6 +275,48 @@ fn workers_that_saw_different_clocks_are_merged_again() {
     }
 }
 
+/// A worker whose clock was set back delivers a bucket before the last merged one, and no other until that is taken. The other worker
+/// follows the clock: each of its buckets was preferred to the earlier one.
+#[test]
+fn an_earlier_bucket_is_not_passed_over_without_limit() {
+    let mut workers = [ingest(0), ingest(1)];
+    let mut merger = Merger::new(2);
+    let mut merged = Vec::new();
+    let mut push = |worker: &mut Ingest| {
+        for batch in drain(worker) {
+            merger.push(batch, |batch| merged.push(batch));
+        }
+        sums(&merged)
+    };
+    for worker in &mut workers {
+        receive(worker, "a:1|c");
+        assert!(worker.advance(START + 100));
+        push(worker);
+    }
+    receive(&mut workers[1], "a:2|c");
+    assert!(workers[1].set_back(START + 20));
+    receive(&mut workers[0], "a:2|c");
+    assert!(workers[0].advance(START + 110));
+    push(&mut workers[1]);
+    assert_eq!(push(&mut workers[0]), [(START, 2.0), (START + 100, 4.0)]);
+    receive(&mut workers[1], "a:4|c");
+    assert!(workers[1].advance(START + 30));
+    push(&mut workers[1]);
+    let steps = (12..30).take_while(|step| {
+        receive(&mut workers[0], "a:8|c");
+        assert!(workers[0].advance(START + 10 * step));
+        !push(&mut workers[0]).contains(&(START + 20, 4.0))
+    });
+    assert!(steps.count() <= 4);
+    // They are together again.
+    receive(&mut workers[1], "a:8|c");
+    assert!(workers[1].advance(START + 300));
+    push(&mut workers[1]);
+    assert!(workers[0].advance(START + 300));
+    let total: f64 = push(&mut workers[0]).iter().map(|(_, sum)| sum).sum();
+    assert_eq!(total % 8.0, 2.0, "2 + 4 + 4, and eights");
+}
+
 /// A worker that starts in a later bucket, or gets no CPU during one, never has that bucket. Nobody waits for it when all have stopped.
 #[test]
 fn workers_do_not_wait_for_a_bucket_that_one_of_them_never_had() {

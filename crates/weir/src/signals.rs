@@ -231,8 +231,16 @@ impl Reloader {
         &mut self,
         mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
     ) -> Result<Vec<Change>, Vec<String>> {
-        let inputs = self.inputs.clone();
+        let inputs = self.sources();
         self.reload_from(&inputs, &mut apply)
+    }
+
+    /// The sources, and the secrets for a process that may not ask for them again.
+    fn sources(&self) -> Inputs {
+        Inputs {
+            known_secrets: self.current.secrets.clone(),
+            ..self.inputs.clone()
+        }
     }
 
     fn reload_from(
@@ -268,7 +276,7 @@ impl Reloader {
         what: Reread,
         mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
     ) -> Reloaded {
-        let mut inputs = self.inputs.clone();
+        let mut inputs = self.sources();
         if what == Reread::Secrets {
             tracing::info!("a file with a key or token has changed");
             // Unfinished edits of the configuration file must not apply now.

@@ -645,3 +645,29 @@ fn bad_files_and_settings_are_refused_with_a_reason() {
         }
     }
 }
+
+/// A client that sends lines to a socket of frames is closed; the log says it at the next flush.
+#[test]
+fn the_log_says_at_once_that_frames_are_too_long() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("stream.socket");
+    let mut agent = Agent::start(
+        &*format!(
+            "bucket_width: 1s\nuds_stream: ['{}']\noutputs:\n  stdout: {{}}\n",
+            path.display()
+        ),
+        &[],
+    );
+    let mut client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    client.write_all(b"page.views:1|c\n").unwrap();
+    expect_closed(&mut client);
+    let line = agent.wait_for("1 frames or lines were too long");
+    assert!(line.contains("begins with its length"), "{line}");
+}
+
+fn expect_closed(client: &mut impl Read) {
+    let mut answer = Vec::new();
+    // The rest of what it sent was not read, so the end may be a reset.
+    let _ = client.read_to_end(&mut answer);
+    assert_eq!(answer, b"");
+}

@@ -17,7 +17,7 @@ use Verdict::{Becomes, Instead};
 /// own. The names are those that the agent declares in its Go module `pkg/config/setup`.
 #[rustfmt::skip]
 const KEYS: &[(&str, &str, Verdict)] = &[
-    ("additional_endpoints", "{'https://b.example': [k]}", Becomes("outputs.datadog.additional_endpoints")),
+    ("additional_endpoints", "{}", Becomes("outputs.datadog.additional_endpoints")),
     ("aggregator_buffer_size", "1", Instead),
     ("aggregator_flush_metrics_and_serialize_in_parallel_buffer_size", "1", Instead),
     ("aggregator_flush_metrics_and_serialize_in_parallel_chan_size", "1", Instead),
@@ -165,6 +165,16 @@ const KEYS: &[(&str, &str, Verdict)] = &[
     ("proxy.http", "http://p.example:1", Becomes("outputs.datadog.delivery.proxy")),
     ("proxy.https", "http://p.example:1", Becomes("outputs.datadog.delivery.proxy")),
     ("proxy.no_proxy", "[q.example]", Becomes("outputs.datadog.delivery.no_proxy")),
+    ("secret_backend_arguments", "[a]", Becomes("secret_backend_arguments")),
+    ("secret_backend_command", "/x", Becomes("secret_backend_command")),
+    ("secret_backend_command_allow_group_exec_perm", "true", Becomes("secret_backend_command_allow_group_exec_perm")),
+    ("secret_backend_config.a", "1", Instead),
+    ("secret_backend_output_max_size", "1", Instead),
+    ("secret_backend_remove_trailing_line_break", "true", Instead),
+    ("secret_backend_skip_checks", "true", Instead),
+    ("secret_backend_timeout", "5", Becomes("secret_backend_timeout")),
+    ("secret_backend_type", "x", Instead),
+    ("secret_refresh_interval", "60", Instead),
     ("serializer_compressor_kind", "zlib", Becomes("outputs.datadog.compression")),
     ("serializer_experimental_use_v3_api.compression_level", "1", Instead),
     ("serializer_experimental_use_v3_api.series.endpoints", "1", Instead),

@@ -17,12 +17,12 @@ use crate::columns::{next_answer, now, points, row};
 use crate::support::hand_over::{BEGIN, END, PROTOCOL, Peer, SOCKETS_END};
 use crate::support::place::{Place, replace_by_a_file};
 use crate::support::senders::{number, total};
-use crate::support::{Agent, PATIENCE, until};
+use crate::support::{Agent, PATIENCE, long_bucket, until};
 
 /// A bucket that does not end, two workers, and two listeners of columns.
 fn configuration(place: &Place, more: &str) -> String {
     place.configuration(&format!(
-        "http_uds: [{}, {}]\nbucket_width: 1h\nworkers: 2\noutputs:\n  stdout: {{enabled: true}}\n{more}",
+        "http_uds: [{}, {}]\nbucket_width: LONG\nworkers: 2\noutputs:\n  stdout: {{enabled: true}}\n{more}",
         place.path("http").display(),
         place.path("other").display()
     ))
@@ -95,13 +95,15 @@ fn kill(mut agent: Agent) {
 /// The sum of `c` at the output. The bucket is flushed, because nothing can be kept.
 fn sum(place: &Place, agent: Agent) -> u64 {
     replace_by_a_file(&place.path("state"));
-    (total(&agent.stop().0, "c") * 3600.0).round() as u64
+    (total(&agent.stop().0, "c") * long_bucket()).round() as u64
 }
 
 fn counter(agent: &Agent, name: &str) -> u64 {
-    let status = agent.status();
-    let found = status["columns"][name].as_u64();
-    found.unwrap_or_else(|| panic!("{name}: {}", status["columns"]))
+    until("a worker has reported", || {
+        let status = agent.status();
+        let found = status["columns"][name].as_u64();
+        found.ok_or_else(|| status["columns"].to_string())
+    })
 }
 
 fn duplicates(agent: &Agent) -> u64 {
@@ -351,7 +353,7 @@ fn without_a_state_directory_numbers_are_known_to_one_process() {
         agent.stop().0
     });
     for stdout in stdouts {
-        assert_eq!((total(&stdout, "c") * 3600.0).round(), 1.0);
+        assert_eq!((total(&stdout, "c") * long_bucket()).round(), 1.0);
     }
 }
 
@@ -482,16 +484,22 @@ fn kills_and_hand_overs(rounds: usize) {
         agent = next;
     }
     wait_for_more("each client has an answer", answered, 1);
+    until("a request of which no answer was heard comes again", || {
+        duplicates(&agent) > 0
+    });
     ends.store(true, Ordering::Release);
     let truths: BTreeMap<u64, Truth> = clients
         .into_iter()
         .map(|(number, client)| (number, client.thread.join().unwrap()))
         .collect();
-    assert!(duplicates(&agent) > 0, "no answer was lost");
     replace_by_a_file(&place.path("state"));
     let (stdout, _) = agent.stop();
     let counts: f64 = truths.values().map(|truth| truth.count).sum();
-    assert_eq!((total(&stdout, "count") * 3600.0).round(), counts, "{stdout}");
+    assert_eq!(
+        (total(&stdout, "count") * long_bucket()).round(),
+        counts,
+        "{stdout}"
+    );
     let [dist] = &points(&stdout, "dist")[..] else {
         panic!("{stdout}")
     };

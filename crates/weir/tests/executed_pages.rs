@@ -3,6 +3,7 @@
 //! front of them belong to another test, or are not executed; `scripts/check-prose.py` knows the same markers.
 
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -190,6 +191,10 @@ fn every_configuration_on_a_page_is_accepted() {
     for secret in ["datadog.key", "token", "influx-token"] {
         std::fs::write(directory.path().join(secret), "0123456789abcdef").unwrap();
     }
+    let program = directory.path().join("read-secrets");
+    let answer = r#"{"datadog/key":{"value":"0123456789abcdef0123456789abcdef","error":null}}"#;
+    std::fs::write(&program, format!("#!/bin/sh\ncat >/dev/null\necho '{answer}'\n")).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
     let mut checked = 0;
     for (name, page) in pages() {
         for block in blocks(&page, "yaml") {

@@ -1,6 +1,7 @@
 //! Every setting of the agent itself. Outputs bring their own tables.
 
 use crate::reader::Section;
+use crate::secrets::SecretBackend;
 use crate::setting::{RemovedSetting, Setting};
 use crate::value::Typed;
 
@@ -51,6 +52,7 @@ groups! {
     "Rules" rules: Rules,
     "Resources" resources: Resources,
     "Running" running: Running,
+    "Secrets" secrets: SecretBackend,
 }
 
 /// A group's settings stand beside those of the others.

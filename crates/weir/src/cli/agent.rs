@@ -113,9 +113,9 @@ pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr
         file,
         environment: config::environment(),
         flags: flags.into_iter().collect(),
-        text: None,
         resolve_names: true,
         role,
+        ..Inputs::default()
     };
     if config::file(&inputs).is_none() && role == Role::Merge {
         // The address of the log is unknown here and not needed.

@@ -294,8 +294,9 @@ fn inputs_of(role: Role, matches: &ArgMatches) -> Result<Inputs, Failure> {
         file: matches.get_one::<PathBuf>("config").cloned(),
         environment: config::environment(),
         flags,
-        text: None,
         resolve_names: true,
+        run_secret_backend: true,
         role,
+        ..Inputs::default()
     })
 }

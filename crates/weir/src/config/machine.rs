@@ -1,30 +1,65 @@
 //! Facts about the machine that the configuration needs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use weir_config::{Accounts, Host, HostError, Secret, SecretError, TlsContent, TlsFileError, TlsPaths};
+use weir_config::{
+    Accounts, HandleError, Host, HostError, Secret, SecretAnswers, SecretBackend, SecretBackendError,
+    SecretError, TlsContent, TlsFileError, TlsPaths,
+};
 use weir_listener::{TlsFiles, TlsServer};
 
+use super::backend;
 use super::secrets::{self, SecretFile};
+use super::{Inputs, KEPT_SECRETS};
 
 pub struct Machine {
     resolve_names: bool,
+    /// Whether the program that knows secrets may run.
+    run_secret_backend: bool,
+    /// Secrets of an earlier reading.
+    known_secrets: BTreeMap<String, Secret>,
+    /// They were taken, because the program may not run any more.
+    kept_secrets: Cell<bool>,
     /// Key and token files that were read.
     secret_files: RefCell<Vec<SecretFile>>,
 }
 
 impl Machine {
-    pub fn new(resolve_names: bool) -> Self {
+    pub fn new(inputs: &Inputs) -> Self {
         Self {
-            resolve_names,
+            resolve_names: inputs.resolve_names,
+            run_secret_backend: inputs.run_secret_backend,
+            known_secrets: inputs.known_secrets.clone(),
+            kept_secrets: Cell::new(false),
             secret_files: RefCell::default(),
         }
     }
 
+    /// A warning if secrets of an earlier reading were taken.
+    pub fn kept_secrets(&self) -> Option<String> {
+        self.kept_secrets.get().then(|| KEPT_SECRETS.to_owned())
+    }
+
     pub fn secret_files(self) -> Vec<SecretFile> {
         self.secret_files.into_inner()
+    }
+
+    /// The secrets of the start, where the sandbox forbids to ask again.
+    fn secrets_of_the_start(&self, handles: &BTreeSet<String>) -> SecretAnswers {
+        self.kept_secrets.set(true);
+        let known = |handle: &String| {
+            self.known_secrets
+                .get(handle)
+                .cloned()
+                .ok_or(HandleError::Forbidden)
+        };
+        handles
+            .iter()
+            .map(|handle| (handle.clone(), known(handle)))
+            .collect()
     }
 }
 
@@ -110,11 +145,31 @@ impl Host for Machine {
 
     fn secret(&self, path: &Path) -> Result<Secret, SecretError> {
         let (secret, stamp) = secrets::read_secret(path)?;
-        self.secret_files.borrow_mut().push(SecretFile {
+        let mut files = self.secret_files.borrow_mut();
+        // A configuration with handles is read twice.
+        files.retain(|file| file.path != path);
+        files.push(SecretFile {
             path: path.to_owned(),
             stamp: Some(stamp),
         });
         Ok(Secret::new(secret))
+    }
+
+    fn secrets(
+        &self,
+        backend: &SecretBackend,
+        handles: &BTreeSet<String>,
+    ) -> Result<Option<SecretAnswers>, SecretBackendError> {
+        if !self.run_secret_backend {
+            return Ok(None);
+        }
+        match backend::ask(backend, handles) {
+            Ok(answers) => Ok(Some(answers)),
+            Err(error) if error.is_forbidden() && !self.known_secrets.is_empty() => {
+                Ok(Some(self.secrets_of_the_start(handles)))
+            }
+            Err(error) => Err(SecretBackendError(error.to_string())),
+        }
     }
 
     fn tls(&self, paths: &TlsPaths) -> Result<TlsContent, TlsFileError> {
@@ -198,7 +253,7 @@ mod tests {
         assert_eq!(files.len(), 4);
         assert_eq!(total_memory("MemTotal:       16 kB\n"), Some(16_384));
         assert_eq!(total_memory("MemFree: 1 kB"), None);
-        let (available, _) = Machine::new(false).memory();
+        let (available, _) = Machine::new(&Inputs::default()).memory();
         assert!(available > 1 << 20);
     }
 }

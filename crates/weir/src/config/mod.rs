@@ -5,9 +5,10 @@ use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use weir_config::{File, Flag, Problems, Role, ShownValue};
+use weir_config::{File, Flag, Problems, Role, Secret, ShownValue};
 use weir_output::settings::{OUTPUT_TYPES, OutputSettings};
 
+mod backend;
 mod machine;
 mod secrets;
 
@@ -15,6 +16,10 @@ pub use machine::tls_files;
 pub use secrets::{SecretFile, Stamp, stamp};
 
 use machine::Machine;
+
+/// The warning of a reload that may not ask for secrets.
+const KEPT_SECRETS: &str =
+    "secrets stay as they were at the start: the sandbox forbids to run secret_backend_command again";
 
 /// The whole configuration, typed and ready to use.
 pub type Config = weir_config::Config<OutputSettings>;
@@ -31,6 +36,10 @@ pub struct Inputs {
     pub text: Option<FileText>,
     /// Whether host names may be resolved; numbers and `localhost` need no name server.
     pub resolve_names: bool,
+    /// Whether `secret_backend_command` runs. Without it, handles of secrets stay as they are.
+    pub run_secret_backend: bool,
+    /// Secrets of the last reading by handle, for a reload that may not run the program.
+    pub known_secrets: BTreeMap<String, Secret>,
     /// The kind of process.
     pub role: Role,
 }
@@ -57,6 +66,8 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// Key and token files, with the stamps of when they were read.
     pub secret_files: Vec<SecretFile>,
+    /// Secrets that `secret_backend_command` gave, by handle.
+    pub secrets: BTreeMap<String, Secret>,
     /// Content of the configuration file; `None` without one.
     pub text: Option<FileText>,
 }
@@ -117,7 +128,7 @@ fn load_from(
         environment: &inputs.environment,
         flags: &inputs.flags,
     };
-    let machine = Machine::new(inputs.resolve_names);
+    let machine = Machine::new(inputs);
     let loaded = weir_config::load_as(
         inputs.role,
         weir_output::kafka::CLIENT,
@@ -125,14 +136,18 @@ fn load_from(
         OUTPUT_TYPES,
         &machine,
     )?;
+    let kept = machine.kept_secrets();
     let secret_files = machine.secret_files();
     let own = path.map(|path| (path, loaded.has_secret));
+    let mut warnings = warnings(own, &secret_files, &loaded.config);
+    warnings.extend(kept);
     Ok(Loaded {
-        warnings: warnings(own, &secret_files, &loaded.config),
+        warnings,
         config: loaded.config,
         shown: loaded.shown,
         notes: loaded.notes,
         secret_files,
+        secrets: loaded.secrets,
         text: text.and_then(Result::ok),
     })
 }

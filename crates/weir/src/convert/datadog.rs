@@ -1,8 +1,8 @@
 //! The DogStatsD settings of a `datadog.yaml`.
 
 use weir_config::{
-    Setting, SettingType, VariableError, adds_up, changes_data, forward_target, hide_password, in_our_words,
-    is_section, means_the_same, nearest, output_setting, removed_variable, settings, show_text,
+    Setting, SettingType, VariableError, adds_up, changes_data, forward_target, handle_in, hide_password,
+    in_our_words, is_section, means_the_same, nearest, output_setting, removed_variable, settings, show_text,
     unsupported_keys, unsupported_reason,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
@@ -56,12 +56,6 @@ impl Converter {
 
     fn setting(&mut self, key: &Key, node: &Node) {
         let variable = variable_of(&key.text);
-        if let Some(handle) = node.texts().into_iter().find(|text| is_handle(text)) {
-            let message = format!(
-                "{handle} is a handle of secret_backend_command, which weir does not run; write the value by hand"
-            );
-            return self.left.push(note(key, message));
-        }
         let node = &match in_our_words_too(&variable, node) {
             Ok(node) => node,
             Err(error) => return self.left.push(note(key, error.to_string())),
@@ -215,11 +209,6 @@ fn unknown(key: &Key) -> Unconverted {
     }
 }
 
-/// Whether a text stands for a secret that a command knows.
-fn is_handle(text: &str) -> bool {
-    text.starts_with("ENC[") && text.ends_with(']')
-}
-
 /// The variable of a key.
 fn variable_of(key: &str) -> String {
     format!("DD_{}", key.to_ascii_uppercase().replace('.', "_"))
@@ -262,10 +251,16 @@ fn idle(key: &Key, message: &str) -> Unconverted {
 
 /// Whether the setting accepts the value. A rejected value, or a secret, is reported as not converted.
 fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Unconverted>) -> bool {
-    if matches!(setting.kind, SettingType::Secret) {
+    let texts = node.texts();
+    let handles = texts.iter().filter(|text| handle_in(text).is_some()).count();
+    if handles > 0 && handles == texts.len() {
+        // weir asks the same program for them.
+        return true;
+    }
+    if setting.kind.is_secret() && !texts.is_empty() {
         left.push(note(
             key,
-            "is a secret, which is not copied; set it in the environment or by hand",
+            "is a secret, which is not copied; set it in the environment, in a file, or by hand",
         ));
         return false;
     }
@@ -328,7 +323,7 @@ mod tests {
     #[test]
     fn notes_are_sorted_by_what_they_mean() {
         let text = "apm_config:\n  enabled: true\nenable_payloads:\n  series: true\n  service_checks: false\ndogstatsd_prot: 1\ndogstatsd_queue_size: 5\nskip_ssl_validation: false\n\
-                    cluster_name: x\nsecret_backend_command: /x\nhostname: ENC[host]\n";
+                    cluster_name: x\nsecret_backend_type: x\nsecret_backend_command: /x\nhostname: ENC[host]\n";
         let converted = convert(text).unwrap();
         let of = |consequence| -> Vec<usize> {
             let of = converted
@@ -339,7 +334,7 @@ mod tests {
         };
         assert_eq!(
             of(Consequence::ChangesData),
-            [5, 6, 9, 10, 11],
+            [5, 6, 9, 10],
             "{:?}",
             converted.left
         );
@@ -352,7 +347,9 @@ mod tests {
             "{:?}",
             converted.left
         );
-        assert!(!converted.yaml.contains("\nhostname:"), "{}", converted.yaml);
+        for part in ["\nsecret_backend_command: /x\n", "\nhostname: 'ENC[host]'\n"] {
+            assert!(converted.yaml.contains(part), "{}", converted.yaml);
+        }
         let places = [
             "changes your data",
             "line 9: cluster_name",
@@ -365,6 +362,26 @@ mod tests {
             "{}",
             converted.yaml
         );
+    }
+
+    #[test]
+    fn keys_are_not_copied_and_handles_of_keys_are() {
+        let text = "api_key: 'ENC[one]'\nadditional_endpoints:\n  https://b.example: ['ENC[two]']\nsecret_backend_arguments: [a b]\nsecret_backend_timeout: 5\n";
+        let converted = convert(text).unwrap();
+        assert_eq!(converted.left, []);
+        for part in [
+            "api_key: 'ENC[one]'",
+            "- 'ENC[two]'",
+            "- 'a b'",
+            "secret_backend_timeout: 5",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}: {}", converted.yaml);
+        }
+        let clear = "0123456789abcdef0123456789abcdef";
+        let text = format!("additional_endpoints:\n  https://b.example: ['ENC[two]', {clear}]\n");
+        let converted = convert(&text).unwrap();
+        assert_eq!(converted.left.len(), 1, "{:?}", converted.left);
+        assert!(!converted.yaml.contains(clear), "{}", converted.yaml);
     }
 
     #[test]

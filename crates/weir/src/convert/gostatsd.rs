@@ -274,7 +274,8 @@ impl Converter {
                 let message = "weir does not forward to another of its kind over HTTP; outputs.relay forwards messages as they arrive";
                 self.skip(key.line, format!("server-mode: {message}"));
             }
-            "backends" | "filters" | "filter" | "disabled-sub-metrics" => {}
+            // `http-servers` names the parts of `http`.
+            "backends" | "filters" | "filter" | "disabled-sub-metrics" | "http" => {}
             "graphite" | "datadog" | "statsdaemon" | "influxdb" => {}
             "newrelic" | "cloudwatch" | "otlp" | "promremotewriter" => {}
             other => match reason(other) {

@@ -81,6 +81,20 @@ const OPTIONS: &[&str] = &[
     "name_prefix",
 ];
 
+/// Options of any output that weir does not need.
+const NOT_NEEDED_OF_OUTPUTS: &[&str] = &[
+    "alias",
+    "collectors_exclude",
+    "flush_interval",
+    "flush_jitter",
+    "log_level",
+    "metric_batch_size",
+    "metric_buffer_limit",
+    "metric_version",
+    "precision",
+    "string_as_label",
+];
+
 /// Converts the text of a `telegraf.conf`.
 pub fn convert(text: &str, environment: Environment<'_>) -> Result<Converted, ConvertError> {
     let mut entries = toml::parse(&variables::replaced(text, environment))?;
@@ -125,6 +139,8 @@ struct Converter {
     udp: Vec<String>,
     tcp: Vec<String>,
     mappings: Vec<templates::Mapping>,
+    /// Tags of every metric, each with its key.
+    tags: Vec<(String, String)>,
     /// The separator in names that no template matches.
     separators: Vec<String>,
     /// As fractions, each with its line.
@@ -167,12 +183,33 @@ impl Converter {
     }
 
     fn tags(&mut self, node: &Node) {
-        let tags: Vec<String> = map(node)
+        let tags = map(node)
             .iter()
-            .filter_map(|(key, value)| Some(format!("{}:{}", key.text, scalar(value)?)))
+            .filter_map(|(key, value)| Some((key.text.clone(), scalar(value)?.to_owned())));
+        // A tag of an input replaces a global one, wherever it is in the file.
+        let mut tags: Vec<_> = tags
+            .filter(|(key, _)| !self.tags.iter().any(|(known, _)| known == key))
             .collect();
-        if !tags.is_empty() {
-            self.draft.set_list("tags", &tags);
+        tags.append(&mut self.tags);
+        self.tags = tags;
+    }
+
+    /// `[inputs.statsd.tags]`: tags of all metrics, if there is one input.
+    fn tags_of_input(&mut self, key: &Key, node: &Node, is_only_one: bool) {
+        for (tag, value) in map(node) {
+            match scalar(value) {
+                Some(value) if is_only_one => {
+                    self.tags.retain(|(known, _)| *known != tag.text);
+                    self.tags.push((tag.text.clone(), value.to_owned()));
+                }
+                _ => self.skip(
+                    key.line,
+                    format!(
+                        "inputs.statsd.tags.{}: weir has no tags of one listener",
+                        tag.text
+                    ),
+                ),
+            }
         }
     }
 
@@ -185,9 +222,14 @@ impl Converter {
                 );
                 continue;
             }
-            for input in plugins(node) {
+            let inputs = plugins(node);
+            for input in &inputs {
                 self.inputs += 1;
                 self.statsd(input);
+                let tags = map(input).iter().find(|(key, _)| key.text == "tags");
+                if let Some((key, node)) = tags {
+                    self.tags_of_input(key, node, inputs.len() == 1);
+                }
             }
         }
     }
@@ -224,7 +266,7 @@ impl Converter {
         let text = scalar(value).unwrap_or_default();
         let say = |message: &str| format!("inputs.statsd.{}: {message}", key.text);
         match key.text.as_str() {
-            "protocol" | "service_address" | "metric_separator" => {}
+            "protocol" | "service_address" | "metric_separator" | "tags" => {}
             "read_buffer_size" => self.draft.set("receive_buffer", text),
             "percentiles" => self.percentiles(key, value),
             "templates" => self.templates(key, value, separator),
@@ -245,6 +287,10 @@ impl Converter {
             other => {
                 if let Some((_, why)) = NOT_NEEDED.iter().find(|(name, _)| *name == other) {
                     return self.skip_idle(key.line, say(why));
+                }
+                if is_empty(value) {
+                    // An empty list or table of options of every plugin is the default.
+                    return;
                 }
                 let known = OPTIONS.iter().chain(NOT_NEEDED.iter().map(|(name, _)| name));
                 let why = did_you_mean(other, known.copied());
@@ -337,10 +383,13 @@ impl Converter {
                             self.draft.set_output("datadog", "url", base);
                         }
                         self.skip(output.line, "outputs.datadog.apikey: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand");
+                        self.rest("datadog", output, &["url", "apikey"]);
                     }
                     "prometheus_client" => {
                         self.draft
                             .set("admin", &address(&text("listen").unwrap_or(":9273".into())));
+                        self.expiration(output);
+                        self.rest("prometheus_client", output, &["listen", "expiration_interval"]);
                     }
                     "influxdb" | "influxdb_v2" => self.influx(output),
                     "graphite" => {
@@ -349,10 +398,61 @@ impl Converter {
                         let server = server.unwrap_or("localhost:2003").to_owned();
                         self.draft
                             .set_output("graphite", "address", &format!("tcp://{server}"));
+                        if let Some(prefix) = text("prefix").filter(|prefix| !prefix.is_empty()) {
+                            self.draft.set_output("graphite", "prefix", &prefix);
+                        }
+                        if servers.is_some_and(|(_, node)| list(node).len() > 1) {
+                            self.skip(
+                                output.line,
+                                "outputs.graphite.servers: an output has one address, the first",
+                            );
+                        }
+                        self.skip(output.line, "outputs.graphite: its paths are made of host, tags, measurement and field; here they are the name, and tags as outputs.graphite.tags says");
+                        self.rest("graphite", output, &["servers", "prefix"]);
                     }
-                    "file" => self.draft.output("stdout", "enabled", " true\n".to_owned()),
+                    "file" => {
+                        self.draft.output("stdout", "enabled", " true\n".to_owned());
+                        self.rest("file", output, &[]);
+                    }
                     other => self.skip(key.line, format!("outputs.{other}: {}", of_output(other))),
                 }
+            }
+        }
+    }
+
+    /// The time after which a scrape has no more of a series.
+    fn expiration(&mut self, output: &Node) {
+        let found = map(output)
+            .iter()
+            .find(|(key, _)| key.text == "expiration_interval");
+        let Some((key, text)) = found.and_then(|(key, node)| Some((key, scalar(node)?))) else {
+            return;
+        };
+        match super::statsd_exporter::go_seconds(text) {
+            Some(0.0) => self.draft.set_output("prometheus", "expiry", "365d"),
+            Some(seconds) => {
+                let seconds = format!("{}s", seconds.ceil().max(1.0));
+                self.draft.set_output("prometheus", "expiry", &seconds);
+            }
+            None => self.skip(
+                key.line,
+                format!("outputs.prometheus_client.expiration_interval: {text:?} is not a duration"),
+            ),
+        }
+    }
+
+    /// Notes options of an output other than the `known` ones.
+    fn rest(&mut self, plugin: &str, output: &Node, known: &[&str]) {
+        for (key, value) in map(output) {
+            let name = key.text.as_str();
+            if known.contains(&name) || is_empty(value) {
+                continue;
+            }
+            let message = format!("outputs.{plugin}.{name}: weir has no such setting");
+            if NOT_NEEDED_OF_OUTPUTS.contains(&name) {
+                self.skip_idle(key.line, message);
+            } else {
+                self.skip(key.line, message);
             }
         }
     }
@@ -372,14 +472,30 @@ impl Converter {
                 "tls_ca" => self.draft.set_output("influx", "delivery.ca_file", text),
                 "http_proxy" => self.draft.set_output("influx", "delivery.proxy", text),
                 "content_encoding" if text != "gzip" => self.draft.set_output("influx", "compression", "none"),
-                "content_encoding" | "skip_database_creation" => {}
                 "token" | "username" | "password" => self.skip(
                     key.line,
                     format!("outputs.influxdb.{}: is a secret or belongs to one, which is not copied; set outputs.influx.token_file", key.text),
                 ),
-                other => self.skip(key.line, format!("outputs.influxdb.{other}: weir has no such setting")),
+                _ => {}
             }
         }
+        let known = [
+            "urls",
+            "url",
+            "database",
+            "retention_policy",
+            "bucket",
+            "organization",
+            "timeout",
+            "tls_ca",
+            "http_proxy",
+            "content_encoding",
+            "skip_database_creation",
+            "token",
+            "username",
+            "password",
+        ];
+        self.rest("influxdb", output, &known);
         // Telegraf's form.
         self.draft.set_output("influx", "integers", "true");
     }
@@ -398,6 +514,14 @@ impl Converter {
     fn finish(mut self) -> Converted {
         if self.inputs == 0 {
             self.skip(0, "there is no [[inputs.statsd]]");
+        }
+        let tags: Vec<String> = self
+            .tags
+            .iter()
+            .map(|(key, value)| format!("{key}:{value}"))
+            .collect();
+        if !tags.is_empty() {
+            self.draft.set_list("tags", &tags);
         }
         self.draft.set_list("udp", &self.udp);
         if !self.tcp.is_empty() {
@@ -418,6 +542,14 @@ impl Converter {
         self.write_percentiles();
         self.write_mappings();
         finish(&self.draft.text(), self.left, "a Telegraf configuration")
+    }
+}
+
+fn is_empty(node: &Node) -> bool {
+    match &node.content {
+        Content::List(items) => items.is_empty(),
+        Content::Map(entries) => entries.is_empty(),
+        Content::Scalar { text, .. } => text.is_empty(),
     }
 }
 
@@ -451,6 +583,7 @@ fn of_output(name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Consequence;
     use super::*;
 
     #[test]
@@ -476,6 +609,54 @@ mod tests {
         ] {
             assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
         }
+    }
+
+    #[test]
+    fn tags_of_the_input_replace_global_ones_and_empty_options_mean_nothing() {
+        let input = "[[inputs.statsd]]\n  drop_tags = []\n  namepass = []\n  [inputs.statsd.tags]\n    dc = \"y\"\n    app = \"z\"\n";
+        let global = "[global_tags]\n  dc = \"x\"\n  env = \"e\"\n";
+        for text in [format!("{global}{input}"), format!("{input}{global}")] {
+            let converted = convert(&text, &|_| None).unwrap();
+            assert_eq!(converted.left, [], "{text}");
+            assert!(
+                converted.yaml.contains("tags: [env:e, dc:y, app:z]\n"),
+                "{}",
+                converted.yaml
+            );
+        }
+        let converted = convert(
+            &format!("{input}[[inputs.statsd]]\n  protocol = \"tcp\"\n"),
+            &|_| None,
+        )
+        .unwrap();
+        assert_eq!(converted.left.len(), 2, "one for each tag: {:?}", converted.left);
+    }
+
+    #[test]
+    fn every_option_of_an_output_is_converted_or_noted() {
+        let text = "[[inputs.statsd]]\n[[outputs.graphite]]\n  servers = [\"a:2003\", \"b:2003\"]\n  prefix = \"t\"\n  template = \"host.measurement\"\n\
+                    [[outputs.prometheus_client]]\n  expiration_interval = \"90s\"\n  path = \"/m\"\n  metric_version = 2\n  tagexclude = []\n\
+                    [[outputs.influxdb]]\n  url = \"http://i:8086\"\n  database = \"d\"\n  precision = \"s\"\n  namedrop = [\"x\"]\n[[outputs.file]]\n  files = [\"stdout\"]\n";
+        let converted = convert(text, &|_| None).unwrap();
+        for part in ["    prefix: t\n", "    expiry: 90s\n"] {
+            assert!(converted.yaml.contains(part), "{part}: {}", converted.yaml);
+        }
+        let noted: Vec<(Consequence, &str)> = converted
+            .left
+            .iter()
+            .map(|left| (left.consequence, left.message.split(": ").next().unwrap()))
+            .collect();
+        let expected = [
+            (Consequence::ChangesData, "outputs.graphite.servers"),
+            (Consequence::ChangesData, "outputs.graphite"),
+            (Consequence::ChangesData, "outputs.graphite.template"),
+            (Consequence::ChangesData, "outputs.prometheus_client.path"),
+            (Consequence::NoEffect, "outputs.prometheus_client.metric_version"),
+            (Consequence::NoEffect, "outputs.influxdb.precision"),
+            (Consequence::ChangesData, "outputs.influxdb.namedrop"),
+            (Consequence::ChangesData, "outputs.file.files"),
+        ];
+        assert_eq!(noted, expected, "{:?}", converted.left);
     }
 
     #[test]

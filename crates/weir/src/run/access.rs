@@ -265,8 +265,8 @@ impl Access {
     }
 }
 
-/// Refusals of one listener for reasons other than a single sender's, with their numbers.
-fn refusals(state: &PipelineState, listener: usize) -> [(&'static str, u64); 5] {
+/// Refusals of one listener for reasons other than a single sender's, and what it could not read or name, with their numbers.
+fn refusals(state: &PipelineState, listener: usize) -> [(&'static str, u64); 7] {
     let total = |counter: ListenerCounter| -> u64 {
         let workers = state.workers.iter().flatten();
         let listeners = workers.flat_map(|worker| &worker.listeners);
@@ -295,6 +295,14 @@ fn refusals(state: &PipelineState, listener: usize) -> [(&'static str, u64); 5] 
         (
             "connections closed (idle)",
             total(ListenerCounter::ConnectionsClosedIdle),
+        ),
+        (
+            "frames or lines were too long (does the client send lines where each frame begins with its length?)",
+            total(ListenerCounter::FramesTooLong),
+        ),
+        (
+            "packets of senders in another process namespace (their origin stays unknown: give weir the host's namespace)",
+            total(ListenerCounter::OriginErrors),
         ),
     ]
 }

@@ -209,7 +209,7 @@ mod tests {
                 oldest: payload,
             },
             bucket: -1000 + payload as i64,
-            has_passed_on: payload % 2 == 0,
+            has_passed_on: payload.is_multiple_of(2),
         }
     }
 

@@ -7,6 +7,7 @@ mod killed;
 mod names;
 mod receiver;
 mod reload;
+mod secret_backend;
 mod standard_output;
 mod stop;
 mod stop_receiving;

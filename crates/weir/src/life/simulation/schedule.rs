@@ -587,10 +587,6 @@ impl Schedule {
             }
             Err(panic) if panic.is::<Killed>() => {
                 self.end_by_kill();
-                if !accept {
-                    // Behind the state, the payloads that wait are dropped.
-                    self.inexact = self.inexact.or(Some("a stop with payloads that wait was killed"));
-                }
                 if self.is_disk_troubled {
                     self.inexact = self.inexact.or(Some("a stop found no room for sums and books"));
                 }
