@@ -532,37 +532,6 @@ fn buckets_whose_end_was_lost_are_closed_all_the_same() {
 }
 
 #[test]
-fn buckets_whose_end_was_lost_are_closed_all_the_same() {
-    const BUCKETS: i64 = 100;
-    let mut history = History::new(1 << 20);
-    for bucket in 0..BUCKETS {
-        history.begin(START + bucket * WIDTH, WIDTH as u32);
-        let key = SeriesKey {
-            context: None,
-            hash: 0,
-            kind: SeriesKind::Counter,
-            name: "c",
-            suffix: "",
-            host: None,
-            tags: [].into_iter(),
-        };
-        history.push(&key, 1.0);
-    }
-    history.end();
-    let query = Query {
-        metric: "c".to_owned(),
-        function: Some(Function::Sum),
-        from: Some(START),
-        to: Some(START + BUCKETS * WIDTH),
-        step: Some(WIDTH as u32),
-        ..Query::default()
-    };
-    let points = history.query(&query).expect("points");
-    let values: Vec<f64> = points.groups[0].values.iter().flatten().copied().collect();
-    assert_eq!(values, vec![1.0; BUCKETS as usize]);
-}
-
-#[test]
 fn errors_name_the_allowed_values() {
     let mut history = History::new(1 << 20);
     history.begin(START, 10);

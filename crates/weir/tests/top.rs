@@ -62,9 +62,9 @@ fn top_shows_losses_lists_and_a_chart_and_restores_the_terminal() {
         let text = screen.contents();
         text.contains("page.views") && text.contains("counter") && text.contains('█')
     });
-    assert!(screen.contains("sorted by samples"), "{screen}");
+    assert!(screen.contains("(now samples)"), "{screen}");
     top.keys("ss");
-    top.until_shown("sorted by growth");
+    top.until_shown("(now growth)");
     top.keys("/queue\r");
     top.until("one metric is left", |screen| {
         let text = screen.contents();
@@ -73,7 +73,7 @@ fn top_shows_losses_lists_and_a_chart_and_restores_the_terminal() {
     top.keys("\x1b");
     top.until_shown("page.views");
     top.keys("ss");
-    top.until_shown("sorted by seen");
+    top.until_shown("(now seen)");
 
     top.keys("/page\r");
     top.until_shown("1 of 1");
@@ -94,13 +94,14 @@ fn top_shows_losses_lists_and_a_chart_and_restores_the_terminal() {
     top.keys("\x1b");
     top.until_shown("1 of 1");
     top.keys("3");
-    top.until_shown("sorted by values");
+    top.until_shown("(now values)");
     top.until_shown("user");
     top.keys("5");
     top.until_shown("prometheus");
     top.keys("?");
     top.until_shown(" Keys ");
-    top.keys("x1");
+    // A click closes it, and one on the third column of the line of tabs opens the first list.
+    top.keys("\x1b[<0;3;3M\x1b[<0;3;3m\x1b[<0;3;3M");
     // A change of the size at the same moment can leave keys unread until the next key (crossterm reads one of two ready events).
     top.until("the help is closed", |screen| {
         !screen.contents().contains(" Keys ")
@@ -109,7 +110,7 @@ fn top_shows_losses_lists_and_a_chart_and_restores_the_terminal() {
     top.resize(12, 60);
     top.until("it fits the smaller terminal", |screen| {
         let text = screen.contents();
-        !text.contains(" Keys ") && text.lines().count() == 12 && text.contains("q end")
+        !text.contains(" Keys ") && text.lines().count() == 12 && text.contains("q quit")
     });
     top.keys("q");
     assert!(top.end().success());
@@ -169,6 +170,34 @@ fn graph_draws_a_metric_as_braille_or_prints_it() {
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(answer["fn"], "p99");
 
+    let (good, text) = graph(&["page.views", "latency", "queue.length"]);
+    assert!(good, "{text}");
+    let title = "a page.views (counter, rate), b latency (distribution, p95), c queue.length (gauge, avg)";
+    assert!(text.starts_with(title), "{text}");
+    assert!(text.contains("c queue.length  now      7"), "{text}");
+    let ratio = [
+        "page.views",
+        "latency",
+        "--fn",
+        "count",
+        "--by",
+        "user",
+        "--formula",
+        "b/a",
+    ];
+    let (good, text) = graph(&[&ratio[..], &["--csv"]].concat());
+    assert!(good, "{text}");
+    assert!(text.starts_with("time,user:ann,user:ben,user:cyd\n"), "{text}");
+    // The same packets have one sample of each.
+    assert!(text.contains(",1,1,1\n"), "{text}");
+    let (good, text) = graph(&["page.views", "latency", "--json"]);
+    assert!(good, "{text}");
+    let answers: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!([&answers[0]["fn"], &answers[1]["fn"]], ["rate", "p95"]);
+
     for (arguments, parts) in [
         (
             &["page.view"][..],
@@ -180,6 +209,14 @@ fn graph_draws_a_metric_as_braille_or_prints_it() {
             &["is not available for a counter"],
         ),
         (&["latency", "--fn", "heatmap"], &["--json"]),
+        (
+            &["page.views", "latency", "--formula", "a/c"],
+            &["flag --formula", "\"a/c\"", "page.views is a, latency is b"],
+        ),
+        (
+            &["page.views", "--formula", "a%b"],
+            &["flag --formula", "such as a/b"],
+        ),
         (&["page.views", "--last", "15x"], &["flag --last", "15m"]),
         (
             &["page.views", "--where", "user:nobody"],

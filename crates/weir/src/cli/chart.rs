@@ -94,11 +94,11 @@ pub fn title(points: &Points) -> String {
 }
 
 /// The chart as text.
-pub fn text(points: &Points, width: u16, height: u16, style: Style) -> String {
+pub fn text(title: &str, points: &Points, width: u16, height: u16, style: Style) -> String {
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);
     draw(points, area, &mut buffer);
-    let mut text = style.heading(&title(points));
+    let mut text = style.heading(title);
     text.push('\n');
     for row in 0..height {
         let mut line = String::new();
@@ -208,8 +208,8 @@ pub mod tests {
                 .iter()
                 .map(|(user, values)| Group {
                     tags: vec![("user".to_owned(), Some((*user).to_owned()))],
-                    other: false,
                     values: values.to_vec(),
+                    ..Group::default()
                 })
                 .collect(),
             folded: 0,
@@ -220,7 +220,8 @@ pub mod tests {
     #[test]
     fn a_rising_line_goes_from_the_lower_left_to_the_upper_right() {
         let values: Vec<_> = (0..60).map(|value| Some(f64::from(value))).collect();
-        let text = text(&points("rate", &[("ann", &values)]), 60, 12, Style::default());
+        let points = points("rate", &[("ann", &values)]);
+        let text = text(&title(&points), &points, 60, 12, Style::default());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[0],
@@ -266,7 +267,8 @@ pub mod tests {
 
     #[test]
     fn nothing_to_draw_is_no_error() {
-        let text = text(&points("rate", &[]), 40, 8, Style::COLOURED);
+        let points = points("rate", &[]);
+        let text = text(&title(&points), &points, 40, 8, Style::COLOURED);
         assert!(text.contains("0 series"), "{text}");
     }
 }

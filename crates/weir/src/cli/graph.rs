@@ -1,4 +1,4 @@
-//! `weir graph`: one metric of the last minutes as a chart in the terminal, or as a table.
+//! `weir graph`: metrics of the last minutes as a chart in the terminal, or as a table.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -8,6 +8,7 @@ use weir_history::Function;
 
 use super::agent::{self, AgentResponse, admin_address, fetch, read, request};
 use super::chart;
+use super::formula::{self, Formula, LETTERS};
 use super::recent::{Metrics, Points, path};
 use super::style::Style;
 use super::switch;
@@ -25,13 +26,21 @@ const NAMES_MAX: &str = "10000";
 
 pub fn command() -> Command {
     Command::new("graph")
-        .about("Show the last minutes of a metric as a chart")
-        .after_help("Example: weir graph page.load --by page --fn p99 --last 15m")
+        .about("Show the last minutes of metrics as a chart")
+        .after_help("Example: weir graph page.load --by page --fn p99 --last 15m\nExample: weir graph page.errors page.views --formula a/b")
         .arg(
             Arg::new("metric")
                 .value_name("METRIC")
                 .required(true)
-                .help("The metric's name, as in `weir top`"),
+                .num_args(1..=LETTERS.len())
+                .help("Names of one to six metrics, as in `weir top`"),
+        )
+        .arg(
+            Arg::new("formula")
+                .long("formula")
+                .value_name("FORMULA")
+                .conflicts_with("json")
+                .help("Draw a/b, a-b, a+b or a*b of two metrics: a is the first, b the second"),
         )
         .arg(
             Arg::new("by")
@@ -57,7 +66,7 @@ pub fn command() -> Command {
                 .help("The time to look back, such as 15m [default: the agent's whole history]"),
         )
         .arg(switch("csv", "Print CSV: Unix seconds, and a column for each line").conflicts_with("json"))
-        .arg(switch("json", "Print the agent's JSON instead"))
+        .arg(switch("json", "Print the agent's JSON instead, a line for each metric"))
         .args(agent::arguments())
 }
 
@@ -65,12 +74,16 @@ pub fn graph(arguments: &ArgMatches) -> Result<(), Failure> {
     let text = |name: &str| arguments.get_one::<String>(name).map_or("", String::as_str);
     let all = |name: &str| arguments.get_many::<String>(name).unwrap_or_default();
     let json = arguments.get_flag("json");
-    let metric = text("metric");
+    let metrics: Vec<&str> = all("metric").map(String::as_str).collect();
+    let formula = match arguments.get_one::<String>("formula") {
+        Some(written) => Some(parsed_formula(written, &metrics)?),
+        None => None,
+    };
     let from = match text("last") {
         "" => String::new(),
         last => window(last)?,
     };
-    let mut parameters = vec![("metric", metric)];
+    let mut parameters = Vec::new();
     parameters.extend(all("by").map(|key| ("by", key.as_str())));
     parameters.extend(all("where").map(|tag| ("where", tag.as_str())));
     if let Some(name) = arguments.get_one::<String>("fn") {
@@ -81,20 +94,50 @@ pub fn graph(arguments: &ArgMatches) -> Result<(), Failure> {
         parameters.push(("from", &from));
     }
     let address = admin_address(arguments)?;
-    let body = query(address, metric, &parameters)?;
+    let answers = metrics.iter().map(|metric| query(address, metric, &parameters));
+    let answers: Vec<String> = answers.collect::<Result<_, _>>()?;
     if json {
-        return super::print(&body);
+        let lines = answers.iter().map(|answer| format!("{}\n", answer.trim_end()));
+        return super::print(&lines.collect::<String>());
     }
-    let points: Points = read(address, &body)?;
+    let all = answers.iter().map(|answer| read::<Points>(address, answer));
+    let all: Vec<Points> = all.collect::<Result<_, _>>()?;
+    let (title, points) = match (formula, all.as_slice()) {
+        (Some(formula), all) => {
+            let points = formula.of(all);
+            (chart::title(&points), points)
+        }
+        (None, [one]) => (chart::title(one), one.clone()),
+        (None, all) => (formula::title(all), formula::together(all)),
+    };
     if arguments.get_flag("csv") {
         return super::print(&csv(&points));
     }
-    if points.series == 0 {
-        let message = format!("no series of {} has these tags", shown(metric));
+    if let Some(empty) = all.iter().find(|points| points.series == 0) {
+        let message = format!("no series of {} has these tags", shown(&empty.metric));
         return Err(Failure::runtime(message));
     }
-    let width = columns();
-    super::print(&chart::text(&points, width, HEIGHT, Style::of_stdout()))
+    super::print(&chart::text(
+        &title,
+        &points,
+        columns(),
+        HEIGHT,
+        Style::of_stdout(),
+    ))
+}
+
+fn parsed_formula(written: &str, metrics: &[&str]) -> Result<Formula, Failure> {
+    let named = metrics.iter().zip(LETTERS);
+    let named: Vec<String> = named
+        .map(|(metric, letter)| format!("{} is {letter}", shown(metric)))
+        .collect();
+    let wrong = || {
+        Failure::usage(format!(
+            "flag --formula: {written:?} is not a formula of two of the metrics, such as a/b, with / - + or *; {}",
+            named.join(", ")
+        ))
+    };
+    Formula::parse(written, metrics.len()).ok_or_else(wrong)
 }
 
 /// Converts `15m` to `-900`.
@@ -121,7 +164,8 @@ fn check_function(name: &str, json: bool) -> Result<(), Failure> {
 }
 
 fn query(address: SocketAddr, metric: &str, parameters: &[(&str, &str)]) -> Result<String, Failure> {
-    match request(address, &path("/api/v1/query", parameters))? {
+    let parameters = [&[("metric", metric)], parameters].concat();
+    match request(address, &path("/api/v1/query", &parameters))? {
         AgentResponse::Body(body) => Ok(body),
         AgentResponse::Refused { code, reason } => {
             let like = if code == 404 {

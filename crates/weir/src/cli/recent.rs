@@ -38,6 +38,9 @@ pub struct Points {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Group {
+    /// Its metric, in a chart of several.
+    #[serde(skip)]
+    pub of: String,
     pub tags: Vec<(String, Option<String>)>,
     pub other: bool,
     pub values: Vec<Option<f64>>,
@@ -46,14 +49,18 @@ pub struct Group {
 impl Group {
     /// Its distinguishing tags.
     pub fn title(&self) -> String {
-        if self.other {
-            return "other".to_owned();
-        }
+        let of = Some(self.of.clone()).filter(|of| !of.is_empty());
+        let other = self.other.then(|| "other".to_owned());
         let tags = self.tags.iter().map(|(key, value)| match value {
             Some(value) => format!("{key}:{value}"),
             None => format!("{key}:(none)"),
         });
-        let title = tags.collect::<Vec<_>>().join(" ");
+        let title = of
+            .into_iter()
+            .chain(other)
+            .chain(tags)
+            .collect::<Vec<_>>()
+            .join(" ");
         if title.is_empty() { "all".to_owned() } else { title }
     }
 }

@@ -26,11 +26,13 @@ const HELP: &str = "\
 1 to 5, Tab, ← →   another list
 ↑ ↓, PgUp, PgDn    another row
 /                  filter: part of a name, or a pattern with * and ?
-s                  next sort order
+s                  next sort order; the last line names it
 Enter              the metric as a chart; then
                    f function  g group by a tag  w window  Esc back
 Esc                clear the filter
-q                  quit";
+q                  quit
+click              a list; a row, again: its chart; right: back
+wheel              another row; Shift and drag select text";
 
 /// Draws the screen. Records the number of rows that a list has room for.
 pub fn draw(state: &mut TopState, now: u64, frame: &mut Frame<'_>) {
@@ -42,6 +44,13 @@ pub fn draw(state: &mut TopState, now: u64, frame: &mut Frame<'_>) {
     ])
     .areas(frame.area());
     state.page = usize::from(body.height.saturating_sub(2));
+    // Below a list's head, above its position.
+    let rows = Rect {
+        y: body.y + 1,
+        height: body.height.saturating_sub(2),
+        ..body
+    };
+    state.places = (tabs, rows);
     frame.render_widget(heading(state, now), head);
     frame.render_widget(tab_line(state), tabs);
     frame.render_widget(keys(state), foot);
@@ -112,15 +121,12 @@ fn loss_text(loss: &Loss) -> String {
 }
 
 fn tab_line(state: &TopState) -> Line<'static> {
-    let titles = Tab::ALL.into_iter().enumerate().flat_map(|(number, tab)| {
+    let titles = Tab::ALL.into_iter().flat_map(|tab| {
         let style = match tab == state.tab {
             true => Style::new().add_modifier(Modifier::REVERSED),
             false => Style::new(),
         };
-        [
-            Span::styled(format!(" {} {} ", number + 1, tab.title()), style),
-            Span::raw(" "),
-        ]
+        [Span::styled(tab.label(), style), Span::raw(" ")]
     });
     let mut line = Line::from_iter(titles);
     if !state.filter.is_empty() || state.is_typing {
@@ -140,7 +146,8 @@ fn keys(state: &TopState) -> Line<'static> {
         (_, _, Tab::Overview) => " Tab next list   ↑ ↓ losses   ? help   q quit".to_owned(),
         (.., tab) => {
             let open = if tab == Tab::Metrics { "   Enter chart" } else { "" };
-            format!(" / filter   s sorted by {}{open}   ? help   q quit", state.sort())
+            let (next, now) = (state.next_sort(), state.sort());
+            format!(" / filter   s sort by {next} (now {now}){open}   ? help   q quit")
         }
     };
     Line::styled(text, QUIET)
@@ -249,6 +256,15 @@ fn fullness(share: &MemoryShare) -> f64 {
     share.fullest.max(share.used as f64 / share.bytes as f64)
 }
 
+/// Yellow from the first threshold on, red from the second.
+fn scale(value: f64, high: f64, too_high: f64, otherwise: Style) -> Style {
+    match value {
+        value if value >= too_high => BAD,
+        value if value >= high => REMEDY,
+        _ => otherwise,
+    }
+}
+
 fn memory_lines(status: &Status, shares: &[&MemoryShare], width: u16) -> Vec<Line<'static>> {
     let memory = &status.memory;
     let title = format!("Memory: {} of {}", bytes(memory.used), bytes(memory.budget));
@@ -256,7 +272,7 @@ fn memory_lines(status: &Status, shares: &[&MemoryShare], width: u16) -> Vec<Lin
     let room = usize::from(width).saturating_sub(48).clamp(5, 40);
     lines.extend(shares.iter().map(|share| {
         let filled = ((fullness(share) * room as f64).round() as usize).min(room);
-        let style = if fullness(share) > 0.9 { BAD } else { SPARK };
+        let style = scale(fullness(share), 0.7, 0.9, SPARK);
         let used = format!("{:>10} of {:>10}", bytes(share.used), bytes(share.bytes));
         let mut spans = vec![
             Span::raw(format!("{:<17}{used} ", share.name)),
@@ -339,6 +355,17 @@ fn signed(number: i64) -> String {
     }
 }
 
+/// Growth of a number, by its part of it.
+fn growing(growth: i64, total: u64) -> Cell<'static> {
+    // A handful of new ones is no flood.
+    let part = if growth < 100 {
+        0.0
+    } else {
+        growth as f64 / total.max(1) as f64
+    };
+    Cell::from(Line::styled(signed(growth), scale(part, 0.25, 0.5, Style::new())).right_aligned())
+}
+
 fn draw_metrics(state: &TopState, area: Rect, frame: &mut Frame<'_>) {
     let is_wide = area.width >= 90;
     let lines = state.metrics().into_iter().map(|line| {
@@ -350,7 +377,7 @@ fn draw_metrics(state: &TopState, area: Rect, frame: &mut Frame<'_>) {
         }
         cells.push(right(line.samples_per_second.map_or(String::new(), si)));
         cells.push(right(grouped(line.contexts)));
-        cells.push(right(signed(line.growth)));
+        cells.push(growing(line.growth, line.contexts));
         cells
     });
     let number = Constraint::Length(10);
@@ -397,7 +424,7 @@ fn draw_tag_keys(state: &TopState, area: Rect, frame: &mut Frame<'_>) {
         vec![
             Cell::from(name(&key)),
             right(grouped(values)),
-            right(signed(growth)),
+            growing(growth, values),
         ]
     });
     let widths = [
@@ -491,7 +518,7 @@ fn output_row(output: &OutputStatus, now: u64) -> Vec<Cell<'static>> {
         right(grouped(delivered)),
         right(grouped(output.waiting())),
         Cell::from(Line::styled(grouped(lost), style).right_aligned()),
-        right(lag),
+        Cell::from(Line::styled(lag, scale(output.lag_seconds, 30.0, 120.0, Style::new())).right_aligned()),
     ]
 }
 

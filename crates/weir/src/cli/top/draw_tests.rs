@@ -104,11 +104,11 @@ fn each_list_has_its_rows_and_its_sort_order() {
             "queue.length",
             "+9",
             "1 of 2",
-            "sorted by samples",
+            "(now samples)",
         ],
     );
     write(&mut state, "3");
-    shows(&drawn(&mut state, 80, 20), &["user", "70", "sorted by values"]);
+    shows(&drawn(&mut state, 80, 20), &["user", "70", "now values"]);
     write(&mut state, "4");
     shows(&drawn(&mut state, 80, 20), &["container abc", "252"]);
     write(&mut state, "5");
@@ -188,4 +188,16 @@ fn any_size_of_terminal_will_do() {
             drawn(&mut state, columns, rows);
         }
     }
+}
+
+#[test]
+fn bars_change_their_colour_at_the_thresholds_and_the_next_order_is_named() {
+    for (used, style) in [(69, SPARK), (70, REMEDY), (89, REMEDY), (90, BAD)] {
+        assert_eq!(scale(f64::from(used) / 100.0, 0.7, 0.9, SPARK), style, "{used}");
+    }
+    let mut state = state();
+    write(&mut state, "2");
+    shows(&drawn(&mut state, 120, 20), &["s sort by contexts (now samples)"]);
+    write(&mut state, "s");
+    shows(&drawn(&mut state, 120, 20), &["s sort by growth (now contexts)"]);
 }

@@ -6,7 +6,7 @@
 use std::io::{self, IsTerminal as _};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use ratatui::crossterm::event::KeyEvent;
+use ratatui::crossterm::event::{KeyEvent, MouseEvent};
 
 use super::agent::{self, admin_address};
 use super::switch;
@@ -21,6 +21,7 @@ mod state;
 /// Events of the screen.
 enum ScreenEvent {
     Typed(KeyEvent),
+    Pointed(MouseEvent),
     Resized,
     /// The agent's answer, or the error.
     Answered(Box<Result<data::Snapshot, Failure>>),

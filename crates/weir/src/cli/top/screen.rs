@@ -7,7 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::event::{
+    self, DisableMouseCapture, EnableMouseCapture, Event, KeyEventKind, MouseEventKind,
+};
 use ratatui::crossterm::execute;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,11 +27,14 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
     end_on_panic();
     // From here on a panic restores the terminal before it prints its message.
     let mut terminal = ratatui::try_init().map_err(failed)?;
+    // A terminal without a mouse ignores it.
+    let _ = execute!(io::stdout(), EnableMouseCapture);
     let (requests, wanted) = channel();
     let for_answers = sender.clone();
     std::thread::spawn(move || poll(address, wanted, for_answers));
     std::thread::spawn(move || read_keys(&sender));
     let ended = show(&mut terminal, &events, &requests);
+    let _ = execute!(io::stdout(), DisableMouseCapture);
     ratatui::restore();
     ended.map_err(failed)
 }
@@ -38,7 +43,7 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
 fn end_on_panic() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let _ = execute!(io::stdout(), Show);
+        let _ = execute!(io::stdout(), DisableMouseCapture, Show);
         default(panic);
         std::process::exit(101);
     }));
@@ -68,6 +73,7 @@ fn show(
                 ScreenEvent::End => return Ok(()),
                 ScreenEvent::Typed(key) if state.key(key) == Next::End => return Ok(()),
                 ScreenEvent::Typed(_) | ScreenEvent::Resized => {}
+                ScreenEvent::Pointed(mouse) => state.mouse(mouse),
                 ScreenEvent::Answered(answered) => state.take(*answered),
             }
         }
@@ -79,6 +85,9 @@ fn read_keys(events: &Sender<ScreenEvent>) {
     loop {
         let screen_event = match event::read() {
             Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => ScreenEvent::Typed(key),
+            Ok(Event::Mouse(mouse)) if !matches!(mouse.kind, MouseEventKind::Moved) => {
+                ScreenEvent::Pointed(mouse)
+            }
             Ok(Event::Resize(..)) => ScreenEvent::Resized,
             Ok(_) => continue,
             Err(_) => ScreenEvent::End,

@@ -2,7 +2,8 @@
 
 use std::cmp::Reverse;
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use ratatui::layout::{Position, Rect};
 
 use super::data::{ScreenRequest, Snapshot, WantedChart, WantedMetrics};
 use crate::admin::contexts::MetricRow;
@@ -11,6 +12,9 @@ use crate::admin::status::{OutputStatus, sum_of};
 use crate::cli::recent::{Points, last};
 use crate::failure::Failure;
 use weir_history::matches;
+
+/// Rows for each step of the wheel.
+const WHEEL: usize = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tab {
@@ -50,6 +54,21 @@ impl Tab {
             Tab::Origins => &["contexts", "samples", "name"],
             Tab::Outputs => &["dropped", "pending", "name"],
         }
+    }
+
+    /// Its place in the line of tabs, with the number of its key.
+    pub fn label(self) -> String {
+        format!(" {} {} ", self.number() + 1, self.title())
+    }
+
+    /// The tab at a column of that line. Between two is a space.
+    fn at(column: usize) -> Option<Tab> {
+        let mut end = 0;
+        Tab::ALL.into_iter().find(|tab| {
+            let start = end;
+            end = start + tab.label().len() + 1;
+            (start..end - 1).contains(&column)
+        })
     }
 
     pub fn number(self) -> usize {
@@ -142,6 +161,8 @@ pub struct TopState {
     pub chart: Option<ChartView>,
     /// Rows of a list that fit on the screen; known after drawing.
     pub page: usize,
+    /// The line of tabs and the rows of a list on the screen; known after drawing.
+    pub places: (Rect, Rect),
     pub snapshot: Option<Snapshot>,
     pub losses: Vec<Loss>,
     /// Why the agent does not answer.
@@ -185,6 +206,13 @@ impl TopState {
     pub fn sort(&self) -> &'static str {
         let sorts = self.tab.sorts();
         sorts.get(self.sorts[self.tab.number()]).copied().unwrap_or("")
+    }
+
+    /// The order after the next `s`.
+    pub fn next_sort(&self) -> &'static str {
+        let sorts = self.tab.sorts();
+        let next = (self.sorts[self.tab.number()] + 1) % sorts.len().max(1);
+        sorts.get(next).copied().unwrap_or("")
     }
 
     pub fn chosen(&self) -> usize {
@@ -373,6 +401,36 @@ impl TopState {
             code => self.list_key(code),
         }
         Next::Go
+    }
+
+    /// The effect of a click or the wheel. The right button goes back, as Esc does.
+    pub fn mouse(&mut self, mouse: MouseEvent) {
+        let at = Position::new(mouse.column, mouse.row);
+        let (tabs, list) = self.places;
+        match mouse.kind {
+            MouseEventKind::Down(_) if self.is_helping => self.is_helping = false,
+            MouseEventKind::Down(MouseButton::Left) if tabs.contains(at) => {
+                if let Some(tab) = Tab::at(usize::from(at.x - tabs.x)) {
+                    self.chart = None;
+                    self.is_typing = false;
+                    self.open(tab);
+                }
+            }
+            MouseEventKind::Down(MouseButton::Right) if self.chart.is_some() => self.chart = None,
+            MouseEventKind::Down(MouseButton::Right) => self.list_key(KeyCode::Esc),
+            _ if self.chart.is_some() => {}
+            MouseEventKind::ScrollDown => self.choose(self.chosen() + WHEEL),
+            MouseEventKind::ScrollUp => self.choose(self.chosen().saturating_sub(WHEEL)),
+            MouseEventKind::Down(MouseButton::Left) if list.contains(at) && self.tab != Tab::Overview => {
+                let row = self.first_row(self.page.max(1)) + usize::from(at.y - list.y);
+                match row {
+                    row if row >= self.rows() => {}
+                    row if row == self.chosen() && self.tab == Tab::Metrics => self.open_chart(),
+                    row => self.choose(row),
+                }
+            }
+            _ => {}
+        }
     }
 
     fn type_filter(&mut self, code: KeyCode) {

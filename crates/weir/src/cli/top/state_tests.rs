@@ -97,6 +97,65 @@ fn keys_move_between_lists_and_rows() {
     );
 }
 
+fn click(state: &mut TopState, button: MouseButton, column: u16, row: u16) {
+    point(state, MouseEventKind::Down(button), column, row);
+}
+
+fn point(state: &mut TopState, kind: MouseEventKind, column: u16, row: u16) {
+    state.mouse(MouseEvent {
+        kind,
+        column,
+        row,
+        modifiers: KeyModifiers::NONE,
+    });
+}
+
+#[test]
+fn clicks_open_lists_rows_and_charts_and_the_wheel_scrolls() {
+    let mut state = state();
+    state.places = (Rect::new(0, 2, 80, 1), Rect::new(0, 4, 80, 10));
+    // " 1 Overview  2 Metrics  3 Tag keys ...": the space between two tabs is none of them.
+    click(&mut state, MouseButton::Left, 12, 2);
+    assert_eq!(state.tab, Tab::Overview);
+    click(&mut state, MouseButton::Left, 13, 2);
+    assert_eq!(state.tab, Tab::Metrics);
+    point(&mut state, MouseEventKind::ScrollDown, 0, 0);
+    assert_eq!(state.chosen(), 1, "the last of two rows");
+    point(&mut state, MouseEventKind::ScrollUp, 0, 0);
+    assert_eq!(state.chosen(), 0);
+    click(&mut state, MouseButton::Left, 5, 6);
+    assert_eq!(
+        (state.chosen(), &state.chart),
+        (0, &None),
+        "below the last row is nothing"
+    );
+    click(&mut state, MouseButton::Left, 5, 5);
+    assert_eq!(
+        (state.chosen(), &state.chart),
+        (1, &None),
+        "the first click chooses"
+    );
+    click(&mut state, MouseButton::Left, 5, 5);
+    assert_eq!(state.chart.as_ref().unwrap().metric, "queue.length");
+    click(&mut state, MouseButton::Left, 5, 4);
+    assert!(state.chart.is_some(), "a chart has no rows");
+    click(&mut state, MouseButton::Right, 5, 4);
+    assert_eq!(state.chart, None);
+    click(&mut state, MouseButton::Left, 5, 5);
+    click(&mut state, MouseButton::Left, 25, 2);
+    assert_eq!(
+        (state.tab, &state.chart),
+        (Tab::TagKeys, &None),
+        "a list can be opened from a chart"
+    );
+    write(&mut state, "?");
+    click(&mut state, MouseButton::Left, 1, 2);
+    assert!(
+        !state.is_helping && state.tab == Tab::TagKeys,
+        "the click closed the help"
+    );
+}
+
 #[test]
 fn the_filter_accepts_every_letter_and_sorting_is_a_request() {
     let mut state = state();
