@@ -62,6 +62,13 @@ impl Agent {
         serde_json::from_str(&self.ask(&arguments)).unwrap()
     }
 
+    /// The explanation of a message that is rejected, which is a failure of the command.
+    pub fn explain_rejected(&self, line: &str) -> Value {
+        let ran = support::run(&["explain", "--json", line, "--admin", &self.admin], &[]);
+        assert_eq!(ran.code, 1, "{}", ran.stderr);
+        serde_json::from_str(&ran.stdout).unwrap()
+    }
+
     /// The status's section about origins.
     pub fn origin(&self) -> Value {
         let status: Value = serde_json::from_str(&self.ask(&["status", "--json"])).unwrap();

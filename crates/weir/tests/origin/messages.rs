@@ -153,7 +153,7 @@ fn explain_shows_the_sender_and_the_result_of_a_message() {
     ] {
         assert!(page.contains(text), "{text} is not in:\n{page}");
     }
-    assert_eq!(agent.explain("nonsense", None)["rejected"], "no_separator");
+    assert_eq!(agent.explain_rejected("nonsense")["rejected"], "no_separator");
     assert_eq!(
         agent.explain("_e{1,1}:t|x|c:ci-c-one", None)["context"]["type"],
         "event"
