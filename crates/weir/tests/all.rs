@@ -33,6 +33,7 @@ mod flush_memory;
 mod hand_over;
 mod hand_over_corners;
 mod hand_over_ends;
+mod healthy;
 mod history;
 mod influx;
 mod kept_sockets;

@@ -112,7 +112,7 @@ counters! {
             Problem("A client sends values that add up to infinity: `weir tail` shows its lines.");
         /// A counter's bucket adds up to less than zero, and the output's counters only rise.
         NegativeCounter = DROPPED.because("negative_counter"),
-            Problem("A client sends negative counts; `monotonic_counters: false` lets OTLP accept them.");
+            Problem("A client sends negative counts. OTLP takes them with `monotonic_counters: false`; without a scrape, `enabled: false` switches `outputs.prometheus` off.");
         /// A single item exceeds the backend's limit.
         TooLarge = DROPPED.because("too_large"),
             Problem("The backend does not accept an item of that size: shorten names, tags or texts.");

@@ -18,7 +18,15 @@ const FREE_BYTES_MIN: u64 = 64 << 20;
 /// Whether the state can survive a restart.
 pub fn state_directory(input: &CheckInput<'_>) -> Vec<Finding> {
     let check = "state_directory";
-    let Some(path) = &input.loaded.config.running.state_path else {
+    let of_agent = input.status.as_ref().map(|status| status.state.path.as_deref());
+    let configured = input.loaded.config.running.state_path.as_deref();
+    if let (Some(None), Some(path)) = (of_agent, configured) {
+        let found = format!("the running agent has none; here it is {}", path.display());
+        let remedy = "restart the agent with this configuration, or name its file with --config";
+        return vec![Finding::warning(check, "state_path", found).remedy(remedy)];
+    }
+    // What the agent has counts.
+    let Some(path) = of_agent.flatten().map(Path::new).or(configured) else {
         let found = "not set: a restart splits the open bucket and restarts sums from zero";
         let remedy = "set `state_path` to a directory, such as /var/lib/weir (docs/restart.md)";
         return vec![Finding::warning(check, "state_path", found).remedy(remedy)];

@@ -6,6 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use weir_config::ValueSource;
+
 use super::{CheckInput, Finding};
 
 const CHECK: &str = "socket";
@@ -19,29 +21,37 @@ const NOBODY: u32 = 65_534;
 pub fn check(input: &CheckInput<'_>) -> Vec<Finding> {
     let config = &input.loaded.config;
     let mut findings = Vec::new();
-    let internet =
-        |scheme, address: &SocketAddr, bind: fn(SocketAddr) -> std::io::Result<()>| match &input.status {
-            Some(status) => received_there(
-                &format!("{scheme}://{address}"),
-                status.listeners.iter().map(|of| of.address.as_str()),
-            ),
-            None => free(&format!("{scheme}://{address}"), bind(*address)),
-        };
-    for address in &config.addresses.udp {
-        findings.push(internet("udp", address, |address| {
-            UdpSocket::bind(address).map(drop)
-        }));
-    }
-    for address in &config.addresses.tcp {
-        findings.push(internet("tcp", address, |address| {
-            TcpListener::bind(address).map(drop)
-        }));
-    }
-    for address in &config.addresses.http {
-        findings.push(internet("http", address, |address| {
-            TcpListener::bind(address).map(drop)
-        }));
-    }
+    let running: Vec<&str> = input
+        .status
+        .iter()
+        .flat_map(|status| &status.listeners)
+        .map(|listener| listener.address.as_str())
+        .collect();
+    let mut internet = |scheme, addresses: &[SocketAddr], bind: fn(SocketAddr) -> std::io::Result<()>| {
+        let is_set = input
+            .loaded
+            .shown
+            .iter()
+            .any(|shown| shown.key == scheme && shown.source != ValueSource::Default);
+        for address in addresses {
+            let subject = format!("{scheme}://{address}");
+            match input.status {
+                None => findings.push(free(&subject, bind(*address))),
+                // Nobody says that an agent with other settings has to receive at a default address.
+                Some(_) if !is_set && !is_received(&subject, &running) => {}
+                Some(_) => findings.push(received_there(&subject, &running)),
+            }
+        }
+    };
+    internet("udp", &config.addresses.udp, |address| {
+        UdpSocket::bind(address).map(drop)
+    });
+    internet("tcp", &config.addresses.tcp, |address| {
+        TcpListener::bind(address).map(drop)
+    });
+    internet("http", &config.addresses.http, |address| {
+        TcpListener::bind(address).map(drop)
+    });
     for path in &config.listeners.uds {
         findings.push(unix(input, "unixgram", path));
     }
@@ -51,17 +61,31 @@ pub fn check(input: &CheckInput<'_>) -> Vec<Finding> {
     for path in &config.listeners.http_uds {
         findings.push(unix(input, "http+unix", path));
     }
+    // What the agent has and this configuration does not.
+    for listener in running {
+        if findings.iter().any(|finding| finding.subject == listener) {
+            continue;
+        }
+        findings.push(match listener.split_once("://") {
+            Some((scheme @ ("unixgram" | "unix" | "http+unix"), path)) => {
+                unix(input, scheme, Path::new(path))
+            }
+            _ => received_there(listener, &[listener]),
+        });
+    }
     findings
 }
 
-/// Whether the running agent listens on this address.
-fn received_there<'a>(address: &str, mut listeners: impl Iterator<Item = &'a str>) -> Finding {
-    // For port 0 the kernel chooses the port.
-    let is_it = |listener: &str| match address.strip_suffix(":0") {
+/// Whether the running agent listens on this address. For port 0 the kernel chooses the port.
+fn is_received(address: &str, listeners: &[&str]) -> bool {
+    listeners.iter().any(|listener| match address.strip_suffix(":0") {
         Some(host) => listener.starts_with(host),
-        None => listener == address,
-    };
-    if listeners.any(is_it) {
+        None => *listener == address,
+    })
+}
+
+fn received_there(address: &str, listeners: &[&str]) -> Finding {
+    if is_received(address, listeners) {
         return Finding::fine(CHECK, address, "the agent receives there");
     }
     Finding::error(CHECK, address, "the running agent does not receive there")
