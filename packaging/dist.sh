@@ -27,7 +27,7 @@ archive() { # FOLDER NAME, the folder in the archive has the name's
 }
 version=$(sed -n 's/^version: //p' packaging/helm/weir/Chart.yaml)
 archive packaging/helm/weir "weir-chart-$version.tgz"
-cp packaging/helm/weir/files/{dashboard.json,alerts.yaml} "$into"
+cp packaging/helm/weir/files/{overview.json,dashboard.json,alerts.yaml} "$into"
 archive "$into/symbols" "weir-$version-symbols.tar.gz"
 rm -r "$into/symbols"
 

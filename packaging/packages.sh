@@ -35,6 +35,7 @@ for unit in weir.service weir.socket weir-merge.service; do put 644 "$here/packa
 put 644 "$here/package/sysctl.conf" usr/lib/sysctl.d/60-weir.conf
 put 644 "$here/package/sysusers.conf" usr/lib/sysusers.d/weir.conf
 put 644 "$here/package/tmpfiles.conf" usr/lib/tmpfiles.d/weir.conf
+put 644 "$here/helm/weir/files/overview.json" usr/share/weir/overview.json
 put 644 "$here/helm/weir/files/dashboard.json" usr/share/weir/dashboard.json
 put 644 "$here/helm/weir/files/alerts.yaml" usr/share/weir/alerts.yaml
 for shell in bash:bash-completion/completions/weir zsh:zsh/vendor-completions/_weir fish:fish/vendor_completions.d/weir.fish; do

@@ -47,7 +47,7 @@ case_of "origins" "ClusterRole ClusterRoleBinding $basis" --set origin.detection
 has 'hostPID: true'; has 'nodes/proxy'; has 'automountServiceAccountToken: true'
 case_of "monitoring" "ConfigMap ConfigMap DaemonSet PrometheusRule Service Service ServiceAccount ServiceMonitor" \
   --set serviceMonitor.enabled=true,alerts.enabled=true,dashboard.enabled=true,serviceMonitor.labels.release=prometheus
-has 'alert: WeirOutputFailing'; has 'grafana_dashboard'
+has 'alert: WeirOutputFailing'; has 'grafana_dashboard'; has 'weir-overview.json'
 case_of "outputs and secrets" "$basis" -f - <<'VALUES'
 config:
   bucket_width: 15s

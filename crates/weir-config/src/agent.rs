@@ -82,7 +82,7 @@ const TABLE: &[UnsupportedKey] = &[
     ),
     unsupported(
         "dogstatsd_disable_verbose_logs",
-        "messages that cannot be read are counted by class in `weir status`, not logged one by one",
+        "weir counts invalid messages by reason (`weir status`) and logs one example every ten seconds",
     ),
     unsupported(
         "dogstatsd_host_socket_path",

@@ -21,6 +21,7 @@ mod client_telemetry;
 mod columns;
 mod columns_once;
 mod command_line;
+mod dashboards;
 mod datadog_page;
 mod dead_outputs;
 mod delivery;

@@ -13,7 +13,7 @@ const WIDTH: usize = 8;
 const HEIGHT: usize = 7;
 
 /// Selects the agents chosen in the dashboard's variables.
-const CHOSEN: &str = r#"job=~"$job",instance=~"$instance""#;
+pub(super) const CHOSEN: &str = r#"job=~"$job",instance=~"$instance""#;
 
 /// The text of `dashboard.json`.
 pub fn json() -> String {
@@ -64,11 +64,7 @@ fn dashboard() -> Value {
         "graphTooltip": 1,
         "refresh": "30s",
         "time": { "from": "now-1h", "to": "now" },
-        "templating": { "list": [
-            { "name": "datasource", "type": "datasource", "query": "prometheus" },
-            variable("job", "label_values(weir_info, job)"),
-            variable("instance", "label_values(weir_info{job=~\"$job\"}, instance)"),
-        ] },
+        "templating": { "list": variables() },
         "panels": numbered(panels),
     })
 }
@@ -95,6 +91,15 @@ fn glance() -> [(&'static str, &'static str, String); 6] {
     ]
 }
 
+/// The data source, and the agents that are looked at.
+pub(super) fn variables() -> [Value; 3] {
+    [
+        json!({ "name": "datasource", "type": "datasource", "query": "prometheus" }),
+        variable("job", "label_values(weir_info, job)"),
+        variable("instance", "label_values(weir_info{job=~\"$job\"}, instance)"),
+    ]
+}
+
 /// A variable with the values of a query.
 fn variable(name: &str, query: &str) -> Value {
     json!({
@@ -110,7 +115,7 @@ fn variable(name: &str, query: &str) -> Value {
     })
 }
 
-fn datasource() -> Value {
+pub(super) fn datasource() -> Value {
     json!({ "type": "prometheus", "uid": "${datasource}" })
 }
 
@@ -180,7 +185,7 @@ fn panel(title: &str, description: &str, unit: &str, query: &str) -> Value {
 
 /// Lays out panels side by side.
 #[derive(Clone, Default)]
-struct Grid {
+pub(super) struct Grid {
     column: usize,
     line: usize,
 }
@@ -196,19 +201,24 @@ impl Grid {
         json!({ "type": "row", "title": title, "collapsed": collapsed, "gridPos": place, "panels": [] })
     }
 
-    fn place(&mut self, mut panel: Value) -> Value {
-        panel["gridPos"] = json!({ "h": HEIGHT, "w": WIDTH, "x": self.column, "y": self.line });
-        self.column += WIDTH;
+    fn place(&mut self, panel: Value) -> Value {
+        self.place_of(panel, WIDTH, HEIGHT)
+    }
+
+    /// Panels of one line have the same height and fill it.
+    pub(super) fn place_of(&mut self, mut panel: Value, width: usize, height: usize) -> Value {
+        panel["gridPos"] = json!({ "h": height, "w": width, "x": self.column, "y": self.line });
+        self.column += width;
         if self.column == COLUMNS {
             self.column = 0;
-            self.line += HEIGHT;
+            self.line += height;
         }
         panel
     }
 }
 
 /// Each panel needs a unique number, even within rows.
-fn numbered(mut panels: Vec<Value>) -> Vec<Value> {
+pub(super) fn numbered(mut panels: Vec<Value>) -> Vec<Value> {
     fn number(panels: &mut [Value], next: &mut u64) {
         for panel in panels {
             panel["id"] = json!(*next);

@@ -20,6 +20,7 @@ pub mod fleet;
 pub mod losses;
 pub mod metrics_page;
 pub mod numbers;
+pub mod overview;
 pub mod page;
 mod preview;
 mod query;

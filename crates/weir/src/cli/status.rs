@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use weir_aggregate::AggregateCounter;
 use weir_context::ContextCounter;
 use weir_counters::Counter as _;
@@ -24,7 +24,7 @@ use crate::admin::status::{
     LimitStatus, MemoryShare, MemoryStatus, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons,
     ReloadStatus, RulesStatus, Status, UNITS, sum_of,
 };
-use crate::admin::{dashboard, metrics_page};
+use crate::admin::{dashboard, metrics_page, overview};
 use crate::failure::Failure;
 use crate::logging::printable;
 use crate::sandbox::SandboxStatus;
@@ -43,10 +43,16 @@ pub fn command() -> Command {
             .short('q')
             .conflicts_with_all(["watch", "json"]),
         )
-        .arg(switch(
-            "dashboard",
-            "Print a Grafana dashboard of weir's own metrics",
-        ))
+        .arg(
+            Arg::new("dashboard")
+                .long("dashboard")
+                .value_name("WHICH")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("series")
+                .value_parser(["series", "overview"])
+                .help("Print a Grafana dashboard of weir's own metrics: a panel for each series, or an overview"),
+        )
         .arg(switch("documentation", "Print docs/metrics.md instead"))
 }
 
@@ -54,8 +60,13 @@ pub fn status(arguments: &ArgMatches) -> Result<(), Failure> {
     if arguments.get_flag("documentation") {
         return super::print(&metrics_page::page());
     }
-    if arguments.get_flag("dashboard") {
-        return super::print(&dashboard::json());
+    if let Some(which) = arguments.get_one::<String>("dashboard") {
+        let text = if which == "overview" {
+            overview::json()
+        } else {
+            dashboard::json()
+        };
+        return super::print(&text);
     }
     if arguments.get_flag("quiet") {
         return fetch(admin_address(arguments)?, "/ready").map(drop);
