@@ -10,7 +10,7 @@ use weir_load::source::Load;
 
 use crate::support::{Agent, json, run, status, until};
 
-/// What is no health: the profile is about a fault of the senders.
+/// Profiles about faults of the senders.
 const UNHEALTHY: [(&str, &str); 1] = [("malformed-1pct", "one message of a hundred is invalid")];
 
 /// Agents at the same time.

@@ -25,7 +25,7 @@ pub fn state_directory(input: &CheckInput<'_>) -> Vec<Finding> {
         let remedy = "restart the agent with this configuration, or name its file with --config";
         return vec![Finding::warning(check, "state_path", found).remedy(remedy)];
     }
-    // What the agent has counts.
+    // The agent's own counts.
     let Some(path) = of_agent.flatten().map(Path::new).or(configured) else {
         let found = "not set: a restart splits the open bucket and restarts sums from zero";
         let remedy = "set `state_path` to a directory, such as /var/lib/weir (docs/restart.md)";

@@ -61,7 +61,7 @@ pub fn check(input: &CheckInput<'_>) -> Vec<Finding> {
     for path in &config.listeners.http_uds {
         findings.push(unix(input, "http+unix", path));
     }
-    // What the agent has and this configuration does not.
+    // Listeners of the agent that this configuration does not have.
     for listener in running {
         if findings.iter().any(|finding| finding.subject == listener) {
             continue;
