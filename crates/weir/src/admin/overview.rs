@@ -346,7 +346,7 @@ fn remedies() -> BTreeMap<&'static str, Vec<Told>> {
     remedies
 }
 
-/// What stands for a name.
+/// Texts by the name of a series or a reason.
 type Texts = BTreeMap<&'static str, Vec<String>>;
 
 /// A row for each loss since the agents started. The meaning and the remedy stand for the names of series and reasons.
