@@ -55,7 +55,7 @@ fn a_directory_in_which_others_may_write_is_refused_like_that_of_a_socket() {
     set_mode(0o755);
     starts(false);
 
-    for name in ["agent", "state", "tally-7", "open-0", "books"] {
+    for name in ["agent", "state", "tally-7", "open-0", "numbers-7", "books"] {
         let file = directory.join(name);
         let before = std::fs::read(&file).unwrap_or_default();
         std::fs::write(&file, &before).unwrap();

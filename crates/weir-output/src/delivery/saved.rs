@@ -98,7 +98,8 @@ impl SavedStates {
             return;
         };
         let reason = if saved.lineage != digest(lineage) {
-            "its settings changed, so the old sums do not apply".to_owned()
+            "its settings changed, or this version of weir has other settings for it, so the old sums do not apply"
+                .to_owned()
         } else {
             match restore(&saved.bytes, self.away) {
                 Ok(0) => return,

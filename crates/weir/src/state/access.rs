@@ -8,11 +8,12 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// Files of weir, by the beginnings of their names.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "agent",
     "books",
     "hand-over",
     "lock",
+    "numbers-",
     "open-",
     "passing",
     "state",
@@ -36,6 +37,11 @@ pub enum AccessError {
     Unreadable(#[from] io::Error),
 }
 
+/// Whether weir has files with this name, so that it would trust one.
+pub fn is_of_weir(name: &str) -> bool {
+    NAMES.iter().any(|known| name.starts_with(known))
+}
+
 /// Refuses what the directory of a socket is refused for: as root, a directory in which others may replace files, which would give them
 /// rights of root. A process of another user gets a warning. Files of a third user are refused to every process.
 pub fn check(directory: &Path) -> Result<Option<AccessError>, AccessError> {
@@ -44,8 +50,7 @@ pub fn check(directory: &Path) -> Result<Option<AccessError>, AccessError> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if !NAMES.iter().any(|known| name.starts_with(known)) {
+        if !is_of_weir(&name.to_string_lossy()) {
             continue;
         }
         // Not of what a link leads to.

@@ -123,6 +123,10 @@ impl SystemDisk {
     }
 
     fn new_file(&self, name: &str) -> io::Result<File> {
+        debug_assert!(
+            super::access::is_of_weir(name),
+            "a start would trust `{name}` of any user"
+        );
         private().create(true).truncate(true).open(self.0.join(name))
     }
 }

@@ -22,6 +22,8 @@ use crate::failure::Failure;
 
 mod access;
 mod agent;
+#[cfg(test)]
+mod before_epochs;
 pub mod checkpoints;
 mod content;
 pub mod disk;

@@ -3,5 +3,6 @@
 mod backends;
 mod cases;
 pub mod fleet;
+mod owners;
 pub mod process;
 mod settings;
