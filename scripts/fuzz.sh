@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${SECONDS_PER_TARGET:-60}
 targets=("$@")
-[ "${#targets[@]}" -gt 0 ] || targets=(packet event check stream configuration identity queue log cgroup origin admin state)
+[ "${#targets[@]}" -gt 0 ] || targets=(packet event check stream configuration identity queue log cgroup origin admin state columns)
 
 command -v cargo-fuzz >/dev/null 2>&1 || cargo install --locked cargo-fuzz
 # No address sanitizer: the agent's allocator replaces malloc, and the two do not start together. Panics, overflows and

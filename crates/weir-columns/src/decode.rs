@@ -135,6 +135,18 @@ pub struct Dropped {
     pub samples: u64,
 }
 
+/// A series that was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DroppedSeries<'a> {
+    /// Its place in the payload, from 1.
+    pub place: usize,
+    pub name: &'a str,
+    pub fault: SeriesFault,
+}
+
+/// Dropped series of a payload that are named. The others are counted.
+pub const DROPPED_NAMED: usize = 16;
+
 /// A point of a count, rate or gauge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
@@ -181,6 +193,14 @@ struct Row {
     points: Span,
 }
 
+/// See [`DroppedSeries`].
+#[derive(Clone, Copy, Debug)]
+struct DroppedRow {
+    place: u32,
+    name: u32,
+    fault: SeriesFault,
+}
+
 /// A payload that was read.
 #[derive(Debug)]
 pub struct Decoded {
@@ -194,6 +214,7 @@ pub struct Decoded {
     sketches: Vec<SketchPoint>,
     bins: Vec<Bin>,
     dropped: [Dropped; SeriesFault::ALL.len()],
+    first_dropped: Vec<DroppedRow>,
 }
 
 /// One series of a payload.
@@ -251,6 +272,7 @@ impl Decoded {
             sketches,
             bins,
             dropped,
+            first_dropped,
             ..
         } = reading;
         let names = names.spans;
@@ -264,6 +286,7 @@ impl Decoded {
             sketches,
             bins,
             dropped,
+            first_dropped,
         })
     }
 
@@ -313,6 +336,19 @@ impl Decoded {
         self.dropped[fault as usize]
     }
 
+    /// The first series that were dropped, in the order of the payload.
+    pub fn dropped_series(&self) -> impl ExactSizeIterator<Item = DroppedSeries<'_>> {
+        self.first_dropped.iter().map(|row| {
+            let name = self.names.get(row.name as usize);
+            let name = name.map_or(&[][..], |name| name.of(&self.body));
+            DroppedSeries {
+                place: row.place as usize,
+                name: std::str::from_utf8(name).unwrap_or_default(),
+                fault: row.fault,
+            }
+        })
+    }
+
     /// Points of all series that are kept.
     pub fn points(&self) -> usize {
         self.points.len() + self.sketches.len()
@@ -327,6 +363,7 @@ impl Decoded {
             + self.points.capacity() * size_of::<Point>()
             + self.sketches.capacity() * size_of::<SketchPoint>()
             + self.bins.capacity() * size_of::<Bin>()
+            + self.first_dropped.capacity() * size_of::<DroppedRow>()
     }
 }
 
@@ -391,6 +428,7 @@ struct Reading<'a> {
     sketches: Vec<SketchPoint>,
     bins: Vec<Bin>,
     dropped: [Dropped; SeriesFault::ALL.len()],
+    first_dropped: Vec<DroppedRow>,
 }
 
 /// Tags and resources of the payload's metadata.
@@ -437,6 +475,7 @@ impl<'a> Reading<'a> {
             sketches: Vec::new(),
             bins: Vec::new(),
             dropped: Default::default(),
+            first_dropped: Vec::new(),
         })
     }
 

@@ -217,6 +217,10 @@ fn an_error_of_one_series_drops_that_series_alone() {
     };
     assert_eq!(decoded.dropped(SeriesFault::BadName), dropped(3, 4));
     assert_eq!(decoded.dropped(SeriesFault::BadInterval), dropped(1, 1));
+    let named = decoded.dropped_series();
+    let named: Vec<_> = named.map(|series| (series.place, series.fault)).collect();
+    let (name, interval) = (SeriesFault::BadName, SeriesFault::BadInterval);
+    assert_eq!(named, [(2, name), (3, name), (4, name), (5, interval)]);
 }
 
 #[test]

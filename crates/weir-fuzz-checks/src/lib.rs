@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_context::{ContextLimits, HashSecret, Rules};
-use weir_ingest::{Ingest, IngestCounter, IngestCounts, IngestSettings, Received};
+use weir_ingest::{Ingest, IngestCounter, IngestCounts, IngestSettings, ListenerSettings, Received};
 use weir_output::delivery::{Encode, Encoded, Items};
 use weir_output::json_lines::LinesEncoder;
 use weir_protocol::{
@@ -15,6 +15,7 @@ use weir_protocol::{
 };
 
 mod admin;
+mod columns;
 mod identity;
 mod log;
 mod origin;
@@ -22,6 +23,7 @@ mod queue;
 mod state;
 
 pub use admin::admin;
+pub use columns::columns;
 pub use identity::identity;
 pub use log::log;
 pub use origin::{cgroup, origin};
@@ -89,7 +91,25 @@ fn round_trip(parsed: &Result<Message<'_>, weir_protocol::ErrorClass>) {
 
 /// Three times the same packet in one bucket: counts, and everything flushed as sorted lines.
 fn run(bytes: &[u8], alias_bytes_max: usize) -> (IngestCounts, Vec<String>) {
+    lines(alias_bytes_max, |ingest| {
+        for _ in 0..3 {
+            ingest.packet(Received {
+                bytes,
+                listener: 0,
+                truncated: false,
+                received: 1,
+            });
+        }
+    })
+}
+
+/// Counts, and everything flushed as sorted lines, after one bucket.
+fn lines(alias_bytes_max: usize, feed: impl FnOnce(&mut Ingest)) -> (IngestCounts, Vec<String>) {
     let now = 1_700_000_000;
+    let listener = ListenerSettings {
+        merge_within: Some(20),
+        ..ALL.into()
+    };
     let settings = IngestSettings {
         worker: 0,
         aggregator: AggregatorSettings::default(),
@@ -99,17 +119,10 @@ fn run(bytes: &[u8], alias_bytes_max: usize) -> (IngestCounts, Vec<String>) {
             ..ContextLimits::default()
         },
         secret: HashSecret::from_random(1, 2),
-        listeners: vec![ALL.into()],
+        listeners: vec![listener],
     };
     let mut ingest = Ingest::new(settings, now);
-    for _ in 0..3 {
-        ingest.packet(Received {
-            bytes,
-            listener: 0,
-            truncated: false,
-            received: 1,
-        });
-    }
+    feed(&mut ingest);
     assert!(ingest.counts()[0].balance(), "{:?}", ingest.counts()[0]);
     assert!(ingest.advance(now + 10));
     let mut encoder = LinesEncoder::new(Arc::new(Expansion::default()), 1 << 20);

@@ -82,3 +82,8 @@ fn admin() {
 fn state() {
     replay("state", weir_fuzz_checks::state);
 }
+
+#[test]
+fn columns() {
+    replay("columns", weir_fuzz_checks::columns);
+}

@@ -1,8 +1,9 @@
 //! Payloads of columns: what comes with them, and their fate.
 
-use weir_columns::decode::Decoded;
+use weir_columns::decode::{Decoded, SeriesFault};
 
-use crate::counts::RefusalReason;
+use crate::counts::{RefusalReason, SampleDrop, SeriesRejection};
+use crate::ingest::latest_timestamp;
 use crate::numbers::RequestNumber;
 
 /// A payload for a worker.
@@ -29,10 +30,10 @@ pub struct ColumnPayload {
 /// The fate of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnFate {
-    /// All of it is in the books.
-    Applied,
+    /// All of it is in the books. `limited`: samples without a context of their own, because of a limit on contexts or memory.
+    Applied { limited: u64 },
     /// The same, for one with a number: it is safe when a saved checkpoint has this payload of the worker.
-    Added { worker: u16, payload: u64 },
+    Added { worker: u16, payload: u64, limited: u64 },
     /// Nothing of it was read: its number was added before, or given up. The same about that.
     Duplicate { worker: u16, payload: u64 },
     /// Nothing of it was read: too many numbers before it are missing.
@@ -45,4 +46,26 @@ pub enum ColumnFate {
     NotAggregated,
     /// Nothing of it was read, because the worker ends.
     Ended,
+}
+
+/// Why no bucket and no output takes a point, whatever its series: `now` is the agent's time in Unix seconds.
+pub fn point_fault(timestamp: i64, is_finite: bool, now: i64) -> Option<SampleDrop> {
+    if !is_finite {
+        return Some(SampleDrop::NonFinite);
+    }
+    if timestamp <= 0 {
+        return Some(SampleDrop::BadTimestamp);
+    }
+    (timestamp > latest_timestamp(now)).then_some(SampleDrop::FutureTimestamp)
+}
+
+impl From<SeriesFault> for SeriesRejection {
+    fn from(fault: SeriesFault) -> SeriesRejection {
+        match fault {
+            SeriesFault::BadName => SeriesRejection::BadName,
+            SeriesFault::TooManyTags => SeriesRejection::TooManyTags,
+            SeriesFault::BadInterval => SeriesRejection::BadInterval,
+            SeriesFault::BadSketch => SeriesRejection::BadSketch,
+        }
+    }
 }

@@ -335,6 +335,13 @@ impl IngestCounts {
         self.samples_dropped.sum()
     }
 
+    /// Samples without a context of their own, because of a limit on contexts or memory.
+    pub fn limited(&self) -> u64 {
+        self[IngestCounter::SamplesOverflowed]
+            + self.samples_dropped[SampleDrop::NoMemory]
+            + self.samples_dropped[SampleDrop::ContextLimit]
+    }
+
     /// Messages and samples are all accounted for.
     pub fn balance(&self) -> bool {
         let samples = self[IngestCounter::SamplesAggregated]

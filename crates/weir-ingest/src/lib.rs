@@ -22,7 +22,7 @@ mod timestamped;
 mod worker;
 
 pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
-pub use columns::{ColumnFate, ColumnPayload};
+pub use columns::{ColumnFate, ColumnPayload, point_fault};
 pub use counts::{
     ColumnCounter, IngestCounter, IngestCounts, NumberCounter, ParkingCounter, RefusalReason, SampleDrop,
     SenderCounter, SeriesRejection, SlowLine, WorkerCounter,
@@ -39,7 +39,7 @@ pub use origin_rates::LimitedOrigin;
 pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries};
-pub use tap::{PacketOutcome, TapBlock, TapPush, TapSettings, TappedPacket};
+pub use tap::{PacketOutcome, PacketSampler, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
     AT_THE_END, CheckpointLink, CheckpointPart, Command, CommandSender, Core, Freeze, ListenerSnapshot,
     PutState, Readings, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot, Sources, TLS_ERROR,

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use weir_listener::Credentials;
 
-use crate::counts::{IngestCounter, RefusalReason, SampleDrop};
+use crate::counts::{IngestCounter, RefusalReason};
 use crate::ingest::Ingest;
 
 /// A sample is drawn for each interval of this length, by the traffic of the previous one.
@@ -106,9 +106,7 @@ impl CountsBefore {
         CountsBefore {
             refused: RefusalReason::ALL.map(|refusal| counts.packets_refused[refusal]),
             rate_limited: counts[IngestCounter::PacketsRateLimited],
-            limited: counts[IngestCounter::SamplesOverflowed]
-                + counts.samples_dropped[SampleDrop::NoMemory]
-                + counts.samples_dropped[SampleDrop::ContextLimit],
+            limited: counts.limited(),
         }
     }
 
@@ -264,7 +262,7 @@ impl Tap {
 }
 
 /// Chooses packets at random, so that about as many bytes are chosen in a stretch as may be.
-struct PacketSampler {
+pub struct PacketSampler {
     bytes_per_stretch: u64,
     ends: u64,
     seen: u64,
@@ -275,7 +273,7 @@ struct PacketSampler {
 }
 
 impl PacketSampler {
-    fn new(per_second: u64, now: u64) -> PacketSampler {
+    pub fn new(per_second: u64, now: u64) -> PacketSampler {
         PacketSampler {
             bytes_per_stretch: (per_second * STRETCH_NS / 1_000_000_000).max(1),
             ends: now + STRETCH_NS,
@@ -286,7 +284,8 @@ impl PacketSampler {
         }
     }
 
-    fn wants(&mut self, bytes: usize, now: u64) -> bool {
+    /// Whether a packet of this size is chosen. `now`: monotonic nanoseconds.
+    pub fn wants(&mut self, bytes: usize, now: u64) -> bool {
         if now >= self.ends {
             self.next_stretch(now);
         }

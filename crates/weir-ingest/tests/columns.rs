@@ -86,7 +86,8 @@ impl Columns {
         ] {
             encoder.sort();
             let decoded = Decoded::read(encoder.to_payload(), endpoint, &Limits::default()).unwrap();
-            assert_eq!(apply(ingest, decoded, received), Some(ColumnFate::Applied));
+            let fate = apply(ingest, decoded, received);
+            assert!(matches!(fate, Some(ColumnFate::Applied { .. })), "{fate:?}");
         }
     }
 }
@@ -444,6 +445,53 @@ fn late_points_keep_their_timestamp_and_are_merged_on_their_way() {
             }
         }
     }
+}
+
+#[test]
+fn points_at_the_edges_of_the_bucket_go_where_they_belong() {
+    let mut ingest = Ingest::new(settings(Some(20)), START);
+    let last = START + WIDTH - 1;
+    assert!(ingest.advance(last));
+    let day = 24 * 60 * 60;
+    // The open bucket takes what is at most 20 s old, and what is at most 20 s after its end.
+    for (timestamp, merged, passed_on, dropped) in [
+        (last, 1, 0, 0),
+        (last - 20, 1, 0, 0),
+        (last - 21, 0, 1, 0),
+        (START + WIDTH + 19, 1, 0, 0),
+        (START + WIDTH + 20, 0, 1, 0),
+        (last + day, 0, 1, 0),
+        (last + day + 1, 0, 0, 1),
+    ] {
+        let counted = |ingest: &Ingest| {
+            let counts = &ingest.counts()[0];
+            [
+                counts.columns[ColumnCounter::PointsMerged],
+                counts.columns[ColumnCounter::PointsPassedOn],
+                counts.samples_dropped[SampleDrop::FutureTimestamp],
+            ]
+        };
+        let before = counted(&ingest);
+        let mut columns = Columns::new();
+        columns.numbers(MetricType::Count, "edge", &[], 10, &[(timestamp, 1.0)]);
+        columns.send(&mut ingest, 1);
+        let after = counted(&ingest);
+        let more: Vec<u64> = after
+            .iter()
+            .zip(before)
+            .map(|(after, before)| after - before)
+            .collect();
+        assert_eq!(more, [merged, passed_on, dropped], "{}", timestamp - last);
+    }
+    // One that arrives after its bucket is added to the next one.
+    let rows = flush(&mut ingest, START + WIDTH);
+    assert_eq!(value(&rows, &format!("edge None  {START} false")), 3.0);
+    let mut columns = Columns::new();
+    columns.numbers(MetricType::Count, "edge", &[], 10, &[(last, 1.0)]);
+    columns.send(&mut ingest, 1);
+    let rows = flush(&mut ingest, START + 2 * WIDTH);
+    let next = START + WIDTH;
+    assert_eq!(value(&rows, &format!("edge None  {next} false")), 1.0);
 }
 
 #[test]

@@ -77,6 +77,9 @@ pub struct CaptureState {
     /// Why the capture ended early; empty if it did not.
     #[prost(string, tag = "1003")]
     pub ended_early: String,
+    /// Requests with columns that arrived meanwhile. A capture holds datagrams and streams alone.
+    #[prost(uint64, tag = "1004")]
+    pub requests: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

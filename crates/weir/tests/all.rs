@@ -20,6 +20,7 @@ mod carbon;
 mod client_telemetry;
 mod columns;
 mod columns_once;
+mod columns_shown;
 mod command_line;
 mod dashboards;
 mod datadog_page;

@@ -15,11 +15,11 @@ use support::{Agent, get, signal, status, until, weir};
 const CONFIG: &str = "bucket_width: LONG\nworkers: 1\noutputs: {stdout: {enabled: true}}\n";
 
 /// `weir capture` under way.
-struct Capturing(Child);
+pub struct Capturing(Child);
 
 impl Capturing {
     /// Begins, and waits until packets are seen.
-    fn start(admin: &str, file: &Path, arguments: &[&str]) -> Capturing {
+    pub fn start(admin: &str, file: &Path, arguments: &[&str]) -> Capturing {
         let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
             .args(["capture", "--admin", admin, "--out"])
             .arg(file)
@@ -55,7 +55,7 @@ impl Capturing {
         self.end()
     }
 
-    fn end(mut self) -> String {
+    pub fn end(mut self) -> String {
         let mut said = String::new();
         self.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(self.0.wait().unwrap().success(), "{said}");

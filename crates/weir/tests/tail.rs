@@ -11,11 +11,11 @@ use serde_json::Value;
 use support::{Agent, get, status, until};
 
 /// A stream of events.
-struct Events(BufReader<TcpStream>);
+pub struct Events(BufReader<TcpStream>);
 
 impl Events {
     /// Opens a tail and waits until messages are seen.
-    fn open(admin: &str, query: &str) -> Events {
+    pub fn open(admin: &str, query: &str) -> Events {
         let mut events = Events::ask(admin, &format!("/api/v1/tail{query}"), "");
         events.line(": weir");
         events
@@ -49,7 +49,7 @@ impl Events {
         serde_json::from_str(&data["data: ".len()..]).unwrap()
     }
 
-    fn message(&mut self) -> Value {
+    pub fn message(&mut self) -> Value {
         self.next("message")
     }
 }

@@ -4,8 +4,8 @@ use weir_sketch::Bin;
 
 use super::fields::{Fields, Numbers, References};
 use super::{
-    BINS_MAX, Endpoint, Point, Reading, Refusal, Row, SKETCH_SAMPLES_MAX, SeriesFault, SketchPoint, Span,
-    has_unit, types,
+    BINS_MAX, DROPPED_NAMED, DroppedRow, Endpoint, Point, Reading, Refusal, Row, SKETCH_SAMPLES_MAX,
+    SeriesFault, SketchPoint, Span, has_unit, types,
 };
 use crate::wire::{Column, MetricType, ValueType};
 
@@ -178,7 +178,10 @@ impl Reading<'_> {
             };
             match (head.tags, fault) {
                 (Ok(tags), None) => self.keep(&head, tags, mark)?,
-                (Err(fault), _) | (_, Some(fault)) => self.drop_series(&head, fault, samples, mark),
+                (Err(fault), _) | (_, Some(fault)) => {
+                    self.drop_series(&head, fault, samples, mark);
+                    self.note_dropped(series, head.name, fault)?;
+                }
             }
         }
         columns.end()
@@ -350,6 +353,18 @@ impl Reading<'_> {
             },
         };
         self.memory.push(&mut self.rows, row)
+    }
+
+    fn note_dropped(&mut self, series: usize, name: u32, fault: SeriesFault) -> Result<(), Refusal> {
+        if self.first_dropped.len() == DROPPED_NAMED {
+            return Ok(());
+        }
+        let row = DroppedRow {
+            place: series as u32,
+            name,
+            fault,
+        };
+        self.memory.push(&mut self.first_dropped, row)
     }
 
     fn drop_series(&mut self, head: &Head, fault: SeriesFault, samples: u64, mark: Mark) {

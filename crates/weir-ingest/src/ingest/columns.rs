@@ -9,7 +9,7 @@ use weir_protocol::{Kind, Message, Metric, OriginFields, ParseOptions, parse_lin
 
 use super::pass_through::{TimedPoint, TimedValue};
 use super::{Ingest, Received};
-use crate::columns::{ColumnFate, ColumnPayload};
+use crate::columns::{ColumnFate, ColumnPayload, point_fault};
 use crate::counts::{ColumnCounter, IngestCounter, SampleDrop, SeriesRejection};
 use crate::gate::PayloadAdmission;
 use crate::numbers::{RequestNumber, Verdict};
@@ -46,6 +46,8 @@ pub struct ColumnRun {
     sections: String,
     /// Points of the listener that had been passed on before it.
     passed_on: u64,
+    /// Samples of the listener that had met a limit before it.
+    limited: u64,
 }
 
 /// Where the samples of a series go.
@@ -149,6 +151,7 @@ impl Ingest {
             return ColumnStart::Refused;
         }
         let passed_on = counts.columns[ColumnCounter::PointsPassedOn];
+        let limited = counts.limited();
         self.count_payload(&payload);
         ColumnStart::Runs(Box::new(ColumnRun {
             payload,
@@ -160,6 +163,7 @@ impl Ingest {
             line_of: None,
             sections,
             passed_on,
+            limited,
         }))
     }
 
@@ -213,13 +217,7 @@ impl Ingest {
         counts.columns[ColumnCounter::Payloads] += 1;
         for fault in SeriesFault::ALL {
             let dropped = payload.columns.dropped(fault);
-            let reason = match fault {
-                SeriesFault::BadName => SeriesRejection::BadName,
-                SeriesFault::TooManyTags => SeriesRejection::TooManyTags,
-                SeriesFault::BadInterval => SeriesRejection::BadInterval,
-                SeriesFault::BadSketch => SeriesRejection::BadSketch,
-            };
-            counts.series_rejected[reason] += dropped.series;
+            counts.series_rejected[SeriesRejection::from(fault)] += dropped.series;
             counts[IngestCounter::Messages] += dropped.series;
             counts.columns[ColumnCounter::Points] += dropped.points;
         }
@@ -259,8 +257,9 @@ impl Ingest {
         for origin in run.held {
             self.contexts.release_origin(origin);
         }
+        let limited = self.counts[run.payload.listener].limited() - run.limited;
         let fate = match &run.payload.number {
-            None => ColumnFate::Applied,
+            None => ColumnFate::Applied { limited },
             Some(number) => {
                 let has_passed_on = self.gate.numbers.half_passed_on.take().is_some();
                 let payload = match self.gate.numbers.verdict(number) {
@@ -271,6 +270,7 @@ impl Ingest {
                 ColumnFate::Added {
                     worker: self.settings.worker,
                     payload,
+                    limited,
                 }
             }
         };
@@ -360,11 +360,7 @@ impl Ingest {
         for point in points {
             added += 1;
             cost += 1 + point.bins() / BINS_PER_COST;
-            let place = match point.is_finite() {
-                true => self.place(point.timestamp, step.listener),
-                false => Place::Nowhere(SampleDrop::NonFinite),
-            };
-            match place {
+            match self.place(&point, step.listener) {
                 Place::Open => {
                     let target = *target.get_or_insert_with(|| self.target(step, line));
                     self.add_point(step, target, &point);
@@ -396,12 +392,10 @@ impl Ingest {
     }
 
     /// Where a point goes by its timestamp.
-    fn place(&self, timestamp: i64, listener: usize) -> Place {
-        if timestamp <= 0 {
-            return Place::Nowhere(SampleDrop::BadTimestamp);
-        }
-        if timestamp > self.latest_timestamp() {
-            return Place::Nowhere(SampleDrop::FutureTimestamp);
+    fn place(&self, point: &Value<'_>, listener: usize) -> Place {
+        let timestamp = point.timestamp;
+        if let Some(reason) = point_fault(timestamp, point.is_finite(), self.now) {
+            return Place::Nowhere(reason);
         }
         let Some(within) = self.settings.listeners[listener].merge_within else {
             return Place::Own;

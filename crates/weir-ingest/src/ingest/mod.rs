@@ -23,6 +23,7 @@ mod simple;
 pub(crate) use columns::{ColumnRun, ColumnStart};
 use fast::{GROUPED_FROM, Group, LateMember, STEPS};
 use pass_through::PassThrough;
+pub(crate) use pass_through::latest_timestamp;
 use relayed::Relays;
 
 /// Settings of one worker besides its sockets.

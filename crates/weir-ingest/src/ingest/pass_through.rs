@@ -29,6 +29,11 @@ const OUTBOX_BYTES: usize = 6 << 20;
 /// Seconds that a timestamp may be ahead. Beyond them it is no time of a sample: most are milliseconds.
 const AHEAD_MAX: i64 = 24 * 60 * 60;
 
+/// The largest timestamp that a sample may have at this time.
+pub(crate) fn latest_timestamp(now: i64) -> i64 {
+    now.saturating_add(AHEAD_MAX)
+}
+
 /// The data in transit.
 #[derive(Default)]
 pub(super) struct PassThrough {
@@ -169,7 +174,7 @@ impl Ingest {
             return;
         };
         let timestamp = metric.timestamp.expect("the caller looked");
-        if timestamp > self.latest_timestamp() {
+        if timestamp > latest_timestamp(self.now) {
             self.drop_samples(metric, listener, SampleDrop::FutureTimestamp);
             return;
         }
@@ -182,11 +187,6 @@ impl Ingest {
             value: TimedValue::Number(value),
         });
         self.pass_on(metric, points, listener);
-    }
-
-    /// The largest timestamp that a sample may have.
-    pub(super) fn latest_timestamp(&self) -> i64 {
-        self.now.saturating_add(AHEAD_MAX)
     }
 
     /// Passes points of one series on, each with its timestamp.

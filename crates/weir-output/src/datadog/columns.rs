@@ -499,6 +499,110 @@ mod tests {
         );
     }
 
+    /// One series with this name and no tags: the lengths of its payloads, and how many points were dropped.
+    fn one(name: &str, limits: PayloadLimits, compression: Compression) -> (Vec<usize>, Items) {
+        let mut assembler = assembler(limits, compression);
+        let mut out = Encoded::default();
+        add(&mut assembler, name, &[], 1.0, &mut out);
+        assembler.finish(&mut out);
+        let dropped = out.dropped.get(&Reason::TooLarge).copied().unwrap_or_default();
+        (
+            out.payloads.iter().map(|draft| draft.body.len()).collect(),
+            dropped,
+        )
+    }
+
+    #[test]
+    fn a_limit_that_is_reached_is_not_exceeded() {
+        let large = PayloadLimits {
+            compressed: 100_000,
+            uncompressed: 100_000,
+            count: 3,
+        };
+        let none = Items::default();
+        let dropped = Items::of(Class::Points, 1);
+        let tags: Vec<String> = (0..4).map(|i| format!("id:{i}")).collect();
+        for (points, expected) in [(2, &[2][..]), (3, &[3]), (4, &[3, 1])] {
+            assert_eq!(check(&tags[..points], large, Compression::Zstd), expected);
+        }
+        let name = noise(8000, 1);
+        for compression in [Compression::Zstd, Compression::Gzip, Compression::None] {
+            let (lengths, _) = one(&name, large, compression);
+            let compressed = lengths[0];
+            let reached = PayloadLimits { compressed, ..large };
+            assert_eq!(one(&name, reached, compression), (vec![compressed], none));
+            let exceeded = PayloadLimits {
+                compressed: compressed - 1,
+                ..large
+            };
+            assert_eq!(one(&name, exceeded, compression), (Vec::new(), dropped));
+        }
+        // Without compression, the most that it may take decides before it is written.
+        let head = Head {
+            host: "host",
+            tags: &std::iter::empty(),
+            timestamp: TIME,
+            origin: series::Origin::Dogstatsd,
+        };
+        let bytes = name.len() + encode::POINT_BYTES_MAX + head_bytes(&head);
+        let uncompressed = Encoder::new(1).empty_bound() + bytes;
+        let reached = PayloadLimits {
+            uncompressed,
+            ..large
+        };
+        assert_eq!(one(&name, reached, Compression::None).1, none);
+        let exceeded = PayloadLimits {
+            uncompressed: uncompressed - 1,
+            ..large
+        };
+        assert_eq!(one(&name, exceeded, Compression::None), (Vec::new(), dropped));
+    }
+
+    #[test]
+    fn payloads_that_grow_side_by_side_have_their_own_points() {
+        let limits = PayloadLimits {
+            compressed: 100_000,
+            uncompressed: 100_000,
+            count: 3,
+        };
+        let mut both = [
+            assembler(limits, Compression::None),
+            ColumnAssembler::new(8, limits, (Compression::None, 0), 1),
+        ];
+        let mut out = Encoded::default();
+        for at in 0..8 {
+            let tags = [format!("id:{at}")];
+            // The second one gets every other point, and ends its payloads at other times.
+            add(&mut both[0], "first", &tags, f64::from(at), &mut out);
+            if at % 2 == 0 {
+                add(&mut both[1], "second", &tags, f64::from(at), &mut out);
+            }
+        }
+        both.iter_mut().for_each(|one| one.finish(&mut out));
+        let mut found = Vec::new();
+        for draft in &out.payloads {
+            let read = payload::Payload::read(&draft.body).unwrap();
+            for series in read.series() {
+                let value = series.points()[0].value;
+                assert_eq!(series.tags(), [format!("id:{value}")]);
+                assert_eq!(series.points()[0].timestamp, TIME);
+                let name = if draft.route == 9 { "first" } else { "second" };
+                assert_eq!(series.name(), name);
+                found.push((draft.route, value as u32));
+            }
+        }
+        found.sort_unstable();
+        let second = (0..8).step_by(2).map(|at| (8, at));
+        let expected: Vec<(u16, u32)> = second.chain((0..8).map(|at| (9, at))).collect();
+        assert_eq!(found, expected);
+        let counts: Vec<(u16, u32)> = out
+            .payloads
+            .iter()
+            .map(|draft| (draft.route, draft.count))
+            .collect();
+        assert_eq!(counts, [(9, 3), (9, 3), (8, 3), (9, 2), (8, 1)]);
+    }
+
     #[test]
     fn lists_of_a_batch_end_with_it_and_with_the_payload() {
         let limits = PayloadLimits {

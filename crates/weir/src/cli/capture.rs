@@ -164,6 +164,12 @@ fn report(path: &Path, state: &CaptureState, interrupted: bool) -> Result<(), Fa
             grouped(state.lost)
         ));
     }
+    if state.requests > 0 {
+        text.push_str(&format!(
+            "{} requests with columns are not in it: a capture has packets alone\n",
+            grouped(state.requests)
+        ));
+    }
     if interrupted {
         text.push_str("ended early: interrupted\n");
     } else if !state.ended_early.is_empty() {

@@ -1,5 +1,7 @@
 //! `weir explain`: the effect of one message at the running agent, with the reasons.
 
+use std::path::PathBuf;
+
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::agent::{self, admin_address, fetch, read};
@@ -14,7 +16,7 @@ pub fn command() -> Command {
         .arg(
             Arg::new("line")
                 .value_name("MESSAGE")
-                .required(true)
+                .required_unless_present("columns")
                 .allow_hyphen_values(true)
                 .help("The message, such as 'page.views:1|c|#env:prod'"),
         )
@@ -31,12 +33,37 @@ pub fn command() -> Command {
                 .value_name("LISTENER")
                 .help("The listener that receives it: udp, uds, uds_stream, tcp, or an address from the log"),
         )
+        .arg(
+            Arg::new("columns")
+                .long("columns")
+                .value_name("FILE")
+                .conflicts_with("line")
+                .value_parser(value_parser!(PathBuf))
+                .help("Explain each series of this body of a request with columns, compressed or not"),
+        )
+        .arg(
+            Arg::new("local-data")
+                .long("local-data")
+                .value_name("TEXT")
+                .requires("columns")
+                .help("The header x-dsd-ld of that request"),
+        )
+        .arg(
+            Arg::new("external-data")
+                .long("external-data")
+                .value_name("TEXT")
+                .requires("columns")
+                .help("The header x-dsd-ed of that request"),
+        )
         .args(agent::arguments())
         .arg(switch("json", "Print the agent's JSON instead"))
 }
 
 pub fn explain(arguments: &ArgMatches) -> Result<(), Failure> {
     let address = admin_address(arguments)?;
+    if let Some(file) = arguments.get_one::<PathBuf>("columns") {
+        return super::explain_columns::explain(address, file, arguments);
+    }
     let line = arguments.get_one::<String>("line").map_or("", String::as_str);
     let pid = arguments.get_one::<i32>("pid").map(i32::to_string);
     let mut parameters = vec![("line", line)];

@@ -23,6 +23,7 @@ mod clients;
 mod convert;
 mod doctor;
 mod explain;
+mod explain_columns;
 mod formula;
 mod graph;
 mod merge;

@@ -17,6 +17,16 @@ pub enum Coding {
 }
 
 impl Coding {
+    /// By the first bytes of a body: no payload begins like a compressed one.
+    pub fn found_in(body: &[u8]) -> Coding {
+        match body {
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Coding::Zstd,
+            [0x1f, 0x8b, ..] => Coding::Gzip,
+            [0x78, ..] => Coding::Deflate,
+            _ => Coding::Identity,
+        }
+    }
+
     /// `None`: it is not understood.
     pub fn of(header: Option<&HeaderValue>) -> Option<Coding> {
         let Some(header) = header else {

@@ -14,7 +14,7 @@ use weir_counters::{Counts, SeriesSpec, counters};
 use weir_ingest::{CommandSender, RequestNumber, worker_of};
 use weir_listener::{AllowList, ListenerId, SourceRates};
 
-mod body;
+pub mod body;
 mod number;
 mod passing;
 mod request;
@@ -23,6 +23,7 @@ mod server;
 use passing::Stage;
 
 use crate::state::SavedPayloads;
+use crate::tap::columns::ColumnTaps;
 
 pub use passing::ColumnSocket;
 pub use server::ColumnServer;
@@ -90,6 +91,8 @@ pub struct Columns {
     memory_bytes: usize,
     /// The payloads that a kill does not lose.
     saved: SavedPayloads,
+    /// Readers that requests are shown to.
+    pub taps: Arc<ColumnTaps>,
     /// The listening sockets, for another process.
     sockets: Vec<(ListenerId, OwnedFd)>,
     stage: watch::Sender<Stage>,
@@ -144,6 +147,7 @@ impl Columns {
             memory: Arc::new(Semaphore::new(bytes / UNIT)),
             memory_bytes: bytes,
             saved,
+            taps: Arc::default(),
             sockets,
             stage: watch::Sender::new(Stage::Serving),
             connections: Arc::default(),

@@ -17,6 +17,8 @@ use super::body::{self, BodyError, Coding};
 use super::{ColumnListener, Columns, HttpCounter, Stage, number};
 use crate::admin::caller::Hosts;
 use crate::logging::printable;
+use crate::tap::columns::SeenRequest;
+use crate::tap::message::{MessageOutcome, text as text_of};
 
 pub type Answer = Response<Full<Bytes>>;
 
@@ -142,12 +144,17 @@ pub async fn answer(
     request: Request<Incoming>,
 ) -> Answer {
     let _under_way = columns.under_way(listener.number);
+    let mut seen = seen(columns, listener, peer, &request);
     let added = tokio::select! {
         // A payload that was added is answered as that.
         biased;
-        added = add(columns, listener, hosts, peer, request) => added,
+        added = add(columns, listener, hosts, peer, request, seen.as_mut()) => added,
         () = columns.passed() => Err(Refused::passing()),
     };
+    if let Some(mut seen) = seen {
+        seen.refused = outcome(&added);
+        columns.taps.give(seen);
+    }
     let (counter, answer) = match added {
         Ok(added) => (added.counter(), added.answer()),
         Err(refused) => {
@@ -159,12 +166,49 @@ pub async fn answer(
     answer
 }
 
+/// A request for readers of the tail, if there are any.
+fn seen(
+    columns: &Columns,
+    listener: &ColumnListener,
+    peer: Peer,
+    request: &Request<Incoming>,
+) -> Option<SeenRequest> {
+    let length = announced(request);
+    let seen = columns
+        .taps
+        .begin(listener.number, length.unwrap_or(0).saturating_mul(FACTOR_PLAIN))?;
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let length = length.map_or_else(String::new, |length| format!(", {length} bytes"));
+    Some(SeenRequest {
+        pid: peer.pid,
+        address: peer.address,
+        what: format!("{method} {}{length}", text_of(path.as_bytes())),
+        ..seen
+    })
+}
+
+/// Why a request was not added, for readers of the tail.
+fn outcome(added: &Result<Added, Refused>) -> Option<(MessageOutcome, String)> {
+    match added {
+        Ok(Added::Now) => None,
+        Ok(Added::Before) => Some((MessageOutcome::Refused, "duplicate".to_owned())),
+        Err(refused) => {
+            let outcome = match refused.counter {
+                HttpCounter::Refused | HttpCounter::Busy => MessageOutcome::Refused,
+                _ => MessageOutcome::Rejected,
+            };
+            Some((outcome, refused.reason.clone()))
+        }
+    }
+}
+
 async fn add(
     columns: &Columns,
     listener: &ColumnListener,
     hosts: &Hosts,
     peer: Peer,
     request: Request<Incoming>,
+    mut seen: Option<&mut SeenRequest>,
 ) -> Result<Added, Refused> {
     check_caller(listener, hosts, &request)?;
     let endpoint = endpoint(&request)?;
@@ -199,6 +243,9 @@ async fn add(
     }
     let bytes = sent.len();
     let (decoded, held) = decode(columns, sent, coding, endpoint, held).await?;
+    if let Some(seen) = seen.as_deref_mut() {
+        seen.read(&decoded);
+    }
     let (told, fate) = oneshot::channel();
     let payload = ColumnPayload {
         columns: decoded,
@@ -222,33 +269,42 @@ async fn add(
     let fate = tokio::time::timeout(WORKER_TIMEOUT, fate).await;
     // The rest is waiting, which delays no hand-over: the next process has the points.
     drop(slot);
+    let Ok(fate) = fate else {
+        return Err(Refused::busy("the agent is behind; try again"));
+    };
+    let fate = fate.unwrap_or(ColumnFate::Ended);
+    if let (Some(seen), ColumnFate::Applied { limited } | ColumnFate::Added { limited, .. }) = (seen, fate) {
+        seen.limited = limited;
+    }
+    answered(columns, listener, fate).await
+}
+
+/// The answer to a request by its fate.
+async fn answered(columns: &Columns, listener: &ColumnListener, fate: ColumnFate) -> Result<Added, Refused> {
     match fate {
-        Ok(Ok(ColumnFate::Applied)) => Ok(Added::Now),
-        Ok(Ok(ColumnFate::Added { worker, payload })) => {
+        ColumnFate::Applied { .. } => Ok(Added::Now),
+        ColumnFate::Added { worker, payload, .. } => {
             saved(columns, listener, worker, payload).await?;
             Ok(Added::Now)
         }
-        Ok(Ok(ColumnFate::Duplicate { worker, payload })) => {
+        ColumnFate::Duplicate { worker, payload } => {
             saved(columns, listener, worker, payload).await?;
             Ok(Added::Before)
         }
-        Ok(Ok(ColumnFate::TooFar)) => Err(Refused::invalid(number::too_far())),
-        Ok(Ok(ColumnFate::Refused(reason))) => Err(Refused::new(
+        ColumnFate::TooFar => Err(Refused::invalid(number::too_far())),
+        ColumnFate::Refused(reason) => Err(Refused::new(
             StatusCode::FORBIDDEN,
             HttpCounter::Refused,
             format!("allowed_origins refuses this sender: {}", reason.as_str()),
         )),
-        Ok(Ok(ColumnFate::RateLimited)) => {
-            Err(Refused::busy("the container is above its rate; try again later"))
-        }
+        ColumnFate::RateLimited => Err(Refused::busy("the container is above its rate; try again later")),
         // A client falls back to messages.
-        Ok(Ok(ColumnFate::NotAggregated)) => Err(Refused::new(
+        ColumnFate::NotAggregated => Err(Refused::new(
             StatusCode::NOT_FOUND,
             HttpCounter::Refused,
             "this agent only relays messages",
         )),
-        Ok(Ok(ColumnFate::Ended)) | Ok(Err(_)) => Err(Refused::busy("the agent ends; try again")),
-        Err(_) => Err(Refused::busy("the agent is behind; try again")),
+        ColumnFate::Ended => Err(Refused::busy("the agent ends; try again")),
     }
 }
 
@@ -359,6 +415,12 @@ fn sender(headers: &HeaderMap, name: &str) -> Result<Option<Box<str>>, Refused> 
     }
 }
 
+/// The length of the payload, if the request says it.
+fn announced(request: &Request<Incoming>) -> Option<usize> {
+    let length = request.headers().get(header::CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
+}
+
 /// Reads the payload, within its limit and its time. Also returns the memory that is set aside for it.
 async fn read_body(
     columns: &Columns,
@@ -371,8 +433,7 @@ async fn read_body(
         ))
     };
     let busy = || Refused::busy("the memory for requests is used up; try again");
-    let announced = request.headers().get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let announced = announced(&request);
     if announced.is_some_and(|length| length > most) {
         return Err(too_large());
     }

@@ -126,8 +126,8 @@ impl Agent {
             streams,
             &workers,
             tap_listeners.clone(),
-            origins.clone(),
-            rules.clone(),
+            (origins.clone(), rules.clone()),
+            columns.as_ref(),
         );
         let (state_saver, state, earlier) = resumed.started(&life, &summed_up);
         let view = Arc::new(View {

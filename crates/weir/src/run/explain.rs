@@ -4,12 +4,13 @@ use std::borrow::Cow;
 
 use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_counters::Counter as _;
+use weir_ingest::point_fault;
 use weir_origin::{OriginExplanation, Origins};
 use weir_protocol::{Kind, Message, SampleList, Tags, Values, locate, parse_line, unknown_sections};
 
 use crate::admin::explain::{ExplainError, ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
-use crate::tap::TapListener;
 use crate::tap::message::BadBytes;
+use crate::tap::{TapListener, unix_seconds};
 
 /// The listener that an explanation is about.
 pub struct ExplainedListener {
@@ -147,6 +148,15 @@ pub fn explain(
             explanation.steps.insert(0, signed_gauge());
         }
     }
+    if explanation.context.is_some()
+        && let Message::Metric(metric) = &message
+        && let Some(timestamp) = metric.timestamp
+        && about.listener.address.starts_with("http")
+    {
+        explanation
+            .steps
+            .push(place(timestamp, unix_seconds(), reading.merge_within));
+    }
     let unknown: Vec<String> = match &message {
         Message::Metric(_) => unknown_sections(line.as_bytes())
             .map(|section| format!("|{}", String::from_utf8_lossy(section)))
@@ -196,6 +206,27 @@ pub fn dropped(
         || "a rule".to_owned(),
         |step| format!("{}: {}", step.stage, step.why),
     ))
+}
+
+/// Where a point of columns goes by its timestamp.
+fn place(timestamp: i64, now: i64, merge_within: Option<u32>) -> ExplainedStep {
+    let why = match (merge_within, now - timestamp) {
+        (None, _) => "it keeps its timestamp: merge is false for the listener".to_owned(),
+        (Some(within), age) if age.unsigned_abs() <= u64::from(within) => {
+            format!("it is added to the open bucket: it is {age} s old, and http_merge_within is {within} s")
+        }
+        (Some(within), age) => format!(
+            "it keeps its timestamp, unless the open bucket has it: it is {age} s old, and http_merge_within is {within} s"
+        ),
+    };
+    ExplainedStep {
+        stage: "timestamp".to_owned(),
+        why: match point_fault(timestamp, true, now) {
+            Some(reason) => format!("it is dropped: {}", reason.as_str()),
+            None => why,
+        },
+        ..ExplainedStep::default()
+    }
 }
 
 fn is_signed_gauge(message: &Message<'_>) -> bool {

@@ -9,6 +9,7 @@ use weir_protocol::Message;
 
 use super::explain;
 use crate::budget::{Budget, Share};
+use crate::columns::Columns;
 use crate::streams::Streams;
 use crate::tap::{Knowledge, TapListener, Taps};
 
@@ -18,8 +19,8 @@ pub fn taps(
     streams: Streams,
     workers: &[WorkerHandle],
     listeners: Vec<TapListener>,
-    origins: Option<Origins>,
-    rules: Arc<Mutex<Rules>>,
+    (origins, rules): (Option<Origins>, Arc<Mutex<Rules>>),
+    columns: Option<&Arc<Columns>>,
 ) -> Option<Arc<Taps>> {
     let room = budget.share(Share::Taps);
     let taps = Taps {
@@ -32,6 +33,7 @@ pub fn taps(
         held: Arc::default(),
         lost: Arc::default(),
         capturing: Arc::new(tokio::sync::Semaphore::new(1)),
+        columns: columns.map(|columns| columns.taps.clone()).unwrap_or_default(),
     };
     (room > 0).then(|| Arc::new(taps))
 }

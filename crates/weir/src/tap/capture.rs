@@ -1,6 +1,7 @@
 //! Captures packets as they arrive.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -98,6 +99,7 @@ impl Capture {
             }
         }
         self.name_senders();
+        self.state.requests = self.tapped.columns.requests.load(Ordering::Relaxed);
         write_state(&self.state, &mut self.out);
         if self.forward() {
             self.pieces.finish();

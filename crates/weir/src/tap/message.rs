@@ -241,16 +241,15 @@ impl MessageFilter {
         if self.tags.is_empty() {
             return true;
         }
-        let rejected;
-        let tags = match &line.parsed {
-            Ok(Message::Metric(metric)) => metric.tags,
-            Ok(Message::Event(event)) => event.tags,
-            Ok(Message::Check(check)) => check.tags,
-            Err(_) => {
-                rejected = tag_section(line.bytes);
-                Tags::from_text(&rejected)
-            }
-        };
+        match &line.parsed {
+            Ok(Message::Metric(metric)) => self.are_in(metric.tags),
+            Ok(Message::Event(event)) => self.are_in(event.tags),
+            Ok(Message::Check(check)) => self.are_in(check.tags),
+            Err(_) => self.are_in(Tags::from_text(&tag_section(line.bytes))),
+        }
+    }
+
+    fn are_in(&self, tags: Tags<'_>) -> bool {
         let has = |(key, value): &(String, Option<String>)| {
             tags.iter().any(|tag| match (tag.split_once(':'), value) {
                 (Some((own, found)), Some(value)) => own == key && found == value,
@@ -260,6 +259,13 @@ impl MessageFilter {
             })
         };
         self.tags.iter().all(has)
+    }
+
+    /// The same for a series of columns with this name and these tags, joined by commas.
+    pub fn wants_named(&self, name: &str, tags: &str, is_rejected: bool) -> bool {
+        (!self.rejected_only || is_rejected)
+            && (self.pattern.is_empty() || weir_history::matches(&self.pattern, name))
+            && (self.tags.is_empty() || self.are_in(Tags::from_text(tags)))
     }
 }
 

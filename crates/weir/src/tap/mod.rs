@@ -18,7 +18,10 @@ use crate::admin::counters::TapCounter;
 use crate::admin::status::Status;
 use crate::streams::{Permit, Streams};
 
+use columns::{ColumnTap, ColumnTaps, SeenRequest};
+
 pub mod capture;
+pub mod columns;
 pub mod message;
 pub mod tail;
 
@@ -76,6 +79,8 @@ pub struct Taps {
     pub lost: Arc<AtomicU64>,
     /// Only one capture runs at a time, because a second one would take its room.
     pub capturing: Arc<tokio::sync::Semaphore>,
+    /// Requests with columns.
+    pub columns: Arc<ColumnTaps>,
 }
 
 impl Taps {
@@ -108,6 +113,8 @@ impl Taps {
     /// Requests copies from the workers: about `sample` bytes a second, or everything.
     fn open(self: &Arc<Self>, sample: Option<u64>, room: u64, permit: Permit) -> Tapped {
         let (sender, blocks) = sync_channel(BLOCKS_MAX);
+        // The workers have the channel: it ends with them.
+        let sender = Arc::new(sender);
         let room = Arc::new(Room {
             max: room,
             held: AtomicU64::new(0),
@@ -128,10 +135,15 @@ impl Taps {
                 push: Box::new(move |block| losses.note(block, |block| room_of_worker.push(&sender, block))),
             }));
         }
+        let columns = match sample {
+            Some(bytes) => self.columns.tail(room, Arc::downgrade(&sender), bytes),
+            None => self.columns.capture(),
+        };
         self.count(TapCounter::Streams, 1);
         Tapped {
             taps: self.clone(),
             blocks,
+            columns,
             _permit: permit,
         }
     }
@@ -158,6 +170,7 @@ impl Room {
         self.of_all.fetch_add(bytes, Ordering::Relaxed);
         let kept = HeldBlock {
             block,
+            request: None,
             bytes,
             room: self.clone(),
         };
@@ -165,6 +178,24 @@ impl Room {
             TrySendError::Full(mut kept) => Some(std::mem::take(&mut kept.block)),
             TrySendError::Disconnected(_) => None,
         })
+    }
+
+    /// Sends a request with columns, if there is room.
+    fn push_request(self: &Arc<Self>, sender: &SyncSender<HeldBlock>, request: Arc<SeenRequest>) {
+        let bytes = request.heap_bytes() as u64;
+        if self.held.load(Ordering::Relaxed) + bytes > self.max {
+            return;
+        }
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.of_all.fetch_add(bytes, Ordering::Relaxed);
+        let kept = HeldBlock {
+            block: TapBlock::default(),
+            request: Some(request),
+            bytes,
+            room: self.clone(),
+        };
+        // Its reader is behind, or has left.
+        drop(sender.try_send(kept));
     }
 }
 
@@ -200,6 +231,8 @@ impl Losses {
 /// A block that occupies room until it is dropped.
 struct HeldBlock {
     block: TapBlock,
+    /// A request with columns; the block is then empty.
+    request: Option<Arc<SeenRequest>>,
     bytes: u64,
     room: Arc<Room>,
 }
@@ -215,6 +248,7 @@ impl Drop for HeldBlock {
 struct Tapped {
     taps: Arc<Taps>,
     blocks: Receiver<HeldBlock>,
+    columns: ColumnTap,
     _permit: Permit,
 }
 
@@ -267,6 +301,12 @@ enum Next {
 fn clock_offset() -> i128 {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     unix.as_nanos() as i128 - i128::from(Monotonic::now().0)
+}
+
+/// Of the wall clock.
+pub fn unix_seconds() -> i64 {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    unix.as_secs() as i64
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use weir_ingest::{TapBlock, TappedPacket};
 use weir_origin::OriginExplanation;
+use weir_protocol::{ParseOptions, parse_line};
 
+use super::columns::{SeenRequest, SeenSeries};
 use super::message::{
     MessageFilter, MessageOutcome, ParsedLine, TailMessage, lines, refusal, samples_apart, shown,
 };
@@ -108,7 +110,12 @@ impl Tail {
         let mut second = Instant::now() + SECOND;
         while self.send() {
             match self.tapped.next(second) {
-                Next::Block(kept) => self.take(&kept.block),
+                Next::Block(kept) => {
+                    self.take(&kept.block);
+                    if let Some(request) = &kept.request {
+                        self.take_columns(request);
+                    }
+                }
                 Next::Time => {}
                 Next::Ended => return self.events.finish(),
             }
@@ -167,6 +174,88 @@ impl Tail {
                 }
             }
         }
+    }
+
+    fn take_columns(&mut self, request: &SeenRequest) {
+        let taps = self.tapped.taps.clone();
+        let time = (i128::from(request.received) + clock_offset()) as f64 / 1e9;
+        let time = (time * 1e6).round() / 1e6;
+        // One that could not be read is shown as a whole.
+        if request.series.is_empty()
+            && let Some((verdict, reason)) = &request.refused
+        {
+            self.now.looked_at += 1;
+            let is_rejected = *verdict == MessageOutcome::Rejected;
+            if self.request.wanted.wants_named(&request.what, "", is_rejected) && self.chosen() {
+                let mut seen = self.of_columns(&taps, request, &request.what);
+                (seen.time, seen.verdict, seen.reason) = (time, *verdict, Some(reason.clone()));
+                self.event("message", &seen);
+            }
+        }
+        for series in &request.series {
+            self.now.looked_at += 1;
+            let is_rejected = matches!(series.fault, Some((MessageOutcome::Rejected, _)));
+            if !self
+                .request
+                .wanted
+                .wants_named(&series.name, &series.tags, is_rejected)
+                || !self.chosen()
+            {
+                continue;
+            }
+            let mut seen = self.of_columns(&taps, request, &series.line);
+            seen.time = time;
+            if let Some((verdict, reason)) = self.verdict_of_columns(&taps, request, series) {
+                (seen.verdict, seen.reason) = (verdict, Some(reason));
+            }
+            self.event("message", &seen);
+        }
+    }
+
+    fn of_columns(&mut self, taps: &Taps, request: &SeenRequest, line: &str) -> TailMessage {
+        let pid = Some(request.pid).filter(|pid| *pid > 0);
+        let sender = pid.map(|pid| self.sender(taps, pid)).unwrap_or_default();
+        TailMessage {
+            listener: taps.listeners[request.listener].address.clone(),
+            pid,
+            address: request.address.map(|address| address.to_canonical().to_string()),
+            container: sender.container,
+            line: shown(line.as_bytes()),
+            bytes: line.len(),
+            ..TailMessage::default()
+        }
+    }
+
+    /// Why a series is not added. `None`: it is.
+    fn verdict_of_columns(
+        &mut self,
+        taps: &Taps,
+        request: &SeenRequest,
+        series: &SeenSeries,
+    ) -> Option<(MessageOutcome, String)> {
+        if let Some(refused) = &request.refused {
+            return Some(refused.clone());
+        }
+        if let Some((verdict, reason)) = series.fault {
+            return Some((verdict, reason.to_owned()));
+        }
+        let sender = match request.pid {
+            pid if pid > 0 => self.sender(taps, pid),
+            _ => OriginExplanation::default(),
+        };
+        let options = ParseOptions {
+            origin_client: true,
+            ..ParseOptions::default()
+        };
+        let listener = &taps.listeners[request.listener];
+        if let Ok(message) = parse_line(series.message.as_bytes(), &options)
+            && let Some(rule) = taps.knowledge.dropped(&message, &sender, listener)
+        {
+            return Some((MessageOutcome::Dropped, rule));
+        }
+        // Of several series, the affected one is unknown.
+        let is_limited = request.all == 1 && request.limited > 0;
+        is_limited.then(|| (MessageOutcome::Limited, "context_limit".to_owned()))
     }
 
     /// Whether a matching message is shown; a random choice if there are many.
