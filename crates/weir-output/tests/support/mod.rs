@@ -683,6 +683,7 @@ pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
     let rules = Rules::new(RuleSettings {
         set: Default::default(),
         suffix_mask: None,
+        delta_expiry: None,
         namespace: String::new(),
         namespace_exceptions: None,
         filter: Default::default(),
