@@ -580,7 +580,7 @@ fn a_gauge_begins_again_at_zero_after_the_ttl_of_its_mapping() {
     let Some(peer) = Peer::built() else { return };
     let mapping = "mappings:\n- match: short.*\n  name: short\n  labels: {of: $1}\n  ttl: 3s\n- match: never.*\n  name: never\n  ttl: 0\n- match: '*.*'\n  name: $2\n  ttl: 1h\n";
     let pair = Pair::start(&peer, mapping).unwrap();
-    let short = "short{of=\"a\"}";
+    let short = "short{of=a}";
     let values = |name: &str| pair.shown().map(|page| page.series.get(name).copied());
     for line in ["short.a:10|g", "never.a:10|g", "x.long:10|g"] {
         pair.send(line);
