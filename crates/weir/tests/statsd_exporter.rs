@@ -458,7 +458,7 @@ const TEMPLATES: &str = r#"mappings:
   name: braced
   labels: {sign: $1, word: $2}
 - match: "late.*"
-  name: "$1"
+  name: "${1}_late"
   help: "of this mapping"
 "#;
 
