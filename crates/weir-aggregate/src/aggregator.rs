@@ -1,3 +1,4 @@
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use weir_context::{ContextId, Contexts, LiveContext, Partitioning};
@@ -266,9 +267,10 @@ impl Aggregator {
         self.counts[of_kind(Kind::Gauge)] += 1;
     }
 
-    /// The last value of a gauge, in the open bucket or the previous one.
-    pub fn last_gauge(&self, id: ContextId) -> Option<f64> {
-        self.state.last_gauge(id)
+    /// The last value of a gauge, which is forgotten after this many seconds without a sample. `None`: as long as its context lives.
+    pub fn last_gauge(&self, id: ContextId, expiry: Option<NonZeroU32>) -> Option<f64> {
+        let oldest = expiry.map_or(0, |expiry| self.now().saturating_sub(expiry.get()));
+        self.state.last_gauge(id, oldest)
     }
 
     /// Adds a member to a set.

@@ -291,15 +291,15 @@ impl State {
         gauge.seen = sample_time.now;
     }
 
-    /// The last value of a gauge, in the open bucket or the previous one.
-    pub fn last_gauge(&self, id: ContextId) -> Option<f64> {
+    /// The last value of a gauge, unless its last sample was before `oldest`.
+    pub fn last_gauge(&self, id: ContextId, oldest: Seconds) -> Option<f64> {
         let at = id.0 as usize;
         if at >= self.gauges.halves[0].len() {
             return None;
         }
         let [a, b] = &self.gauges.halves;
         let newest = if a[at].seen >= b[at].seen { &a[at] } else { &b[at] };
-        (newest.seen > 0).then_some(newest.value)
+        (newest.seen > 0 && newest.seen >= oldest).then_some(newest.value)
     }
 
     /// Prefetches the place of a member with this hash.

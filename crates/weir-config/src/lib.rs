@@ -36,7 +36,8 @@ pub use page::{help, page};
 pub use reader::{Reader, Section};
 pub use resolve::{Addresses, Config};
 pub use rules::{
-    MatchType, MetricType, Rule, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern, rules_of_output,
+    MatchType, MetricType, Rule, RuleConfig, SUFFIXES_MAX, all_percentiles, delta_expiry, kinds, pattern,
+    rules_of_output,
 };
 pub use secrets::{HandleError, SecretAnswers, SecretBackend, handle_in};
 pub use setting::{

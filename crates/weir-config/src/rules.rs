@@ -1,7 +1,9 @@
 //! Mapper profiles, tag filters and rules: their tables, and the resulting definitions.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_protocol::Kind as MetricKind;
 use weir_rules::{
@@ -9,7 +11,7 @@ use weir_rules::{
     TagStyles, ValueAction, ValueRule, lint,
 };
 
-use crate::setting::SettingType;
+use crate::setting::{DURATION_MAX, SettingType};
 use crate::types::{HistogramAggregate, Percentile};
 use crate::value::Scalar;
 use crate::{choices, settings};
@@ -29,6 +31,7 @@ settings! {
         name: String = "''";
         tags: BTreeMap<String, String> = "{}";
         same_tags: SameTags = "add";
+        delta_expiry: Duration = "0s".takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX });
         types: Vec<MetricType> = "[]";
         action: MappingAction = "map";
         dry_run: bool = "false";
@@ -388,9 +391,16 @@ fn mapping(written: &ProfileMapping) -> Mapping {
             SameTags::Replace => weir_rules::SameTags::Replace,
             SameTags::Keep => weir_rules::SameTags::Keep,
         },
+        delta_expiry: delta_expiry(written.delta_expiry),
         drop: written.action == MappingAction::Drop,
         dry_run: written.dry_run,
     }
+}
+
+/// Whole seconds, at least one; zero is none.
+pub fn delta_expiry(written: Duration) -> Option<NonZeroU32> {
+    let seconds = written.as_nanos().div_ceil(1_000_000_000);
+    NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
 /// Tag filters, then rules.

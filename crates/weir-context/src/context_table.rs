@@ -75,7 +75,10 @@ pub(crate) struct Context {
     pub jmx_check: Option<StringId>,
     pub hash: u64,
     pub suffix_mask: u32,
-    pub copy_to: Option<ContextId>,
+    /// Seconds without a sample after which a change of this gauge begins at zero.
+    pub delta_expiry: Option<NonZeroU32>,
+    /// One more than the id of the distribution that gets a copy of each sample: an option of an id would be twice as long.
+    copy_to: Option<NonZeroU32>,
     /// Some histogram copies its samples to this context.
     pub is_copy: bool,
     /// Head of the list of raw contexts that lead to this one.
@@ -92,12 +95,22 @@ impl Context {
             jmx_check,
             hash,
             suffix_mask,
+            delta_expiry: None,
             copy_to: None,
             is_copy: false,
             first_raw: NO_SLOT,
             birth: NonZeroU32::MIN,
             in_use: true,
         }
+    }
+
+    /// The distribution that gets a copy of each sample.
+    pub fn copy_to(&self) -> Option<ContextId> {
+        self.copy_to.map(|next| ContextId(next.get() - 1))
+    }
+
+    pub fn set_copy_to(&mut self, copy: Option<ContextId>) {
+        self.copy_to = copy.and_then(|id| NonZeroU32::new(id.0 + 1));
     }
 }
 

@@ -2,6 +2,7 @@
 //! once per raw context, never per sample.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use weir_protocol::{Kind, SpecialTag, special_tag};
@@ -85,6 +86,7 @@ pub struct Rules {
     suffixes: Vec<String>,
     /// Bits of the suffixes that a histogram has if no rule names it.
     suffix_mask: u32,
+    delta_expiry: Option<NonZeroU32>,
     /// With a prefix: every histogram and timing sample also goes into a distribution with that prefix.
     copy_to_distribution: Option<String>,
     /// Longer tags are cut to this many bytes, at a character boundary.
@@ -112,6 +114,8 @@ pub struct RuleSettings {
     pub histogram_suffixes: Vec<String>,
     /// Bits of the suffixes that a histogram has if no rule names it. `None` means all.
     pub suffix_mask: Option<u32>,
+    /// Seconds without a sample after which a change of a gauge begins at zero, unless its mapping says another time.
+    pub delta_expiry: Option<NonZeroU32>,
     pub copy_to_distribution: Option<String>,
     pub max_tag_bytes: Option<usize>,
 }
@@ -168,6 +172,7 @@ impl Rules {
             hostname: settings.hostname,
             suffixes: settings.histogram_suffixes,
             suffix_mask: settings.suffix_mask.unwrap_or(u32::MAX),
+            delta_expiry: settings.delta_expiry,
             copy_to_distribution: settings.copy_to_distribution,
             max_tag_bytes: settings.max_tag_bytes,
         }
@@ -204,6 +209,7 @@ impl Rules {
             host: None,
             tags: tags.map(Cow::Borrowed).collect(),
             suffix_mask: self.suffix_mask,
+            delta_expiry: self.delta_expiry,
             tag_styles: None,
         }
     }

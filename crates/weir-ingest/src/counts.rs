@@ -60,7 +60,7 @@ counters! {
             Problem("A client sends a bar in a tag, which ends the tag, or a newer protocol: `weir explain` shows the text that is ignored.");
         /// Samples that change a gauge without a known value; they count as changes to zero.
         GaugeDeltasWithoutBase = SeriesSpec::counter("weir_gauge_deltas_without_base_total", "listeners.gauge_deltas_without_base", "samples"),
-            Problem("A client sends `+` or `-` before a value, or more than `context_expiry` after it: these gauges may be wrong.");
+            Problem("A client sends `+` or `-` before a value, or more than `context_expiry` or `delta_expiry` after it: these gauges may be wrong.");
         /// Samples received.
         Samples = samples("weir_samples_received_total", "listeners.books.samples.received"),
             Normal("It rises as long as clients send.");

@@ -1,12 +1,13 @@
 //! Listeners that read their messages in ways of their own.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use weir_aggregate::{AggregatorSettings, Value};
 use weir_context::{ContextLimits, HashSecret, NameReading, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestCounter, IngestSettings, ListenerSettings, Received, SampleDrop};
 use weir_protocol::ParseOptions;
-use weir_rules::{Definitions, RuleLimits, RuleSet, TagStyles};
+use weir_rules::{Definitions, Kinds, Mapping, Pattern, Profile, RuleLimits, RuleSet, SameTags, TagStyles};
 
 const START: i64 = 1_700_000_000;
 const LIBRATO: TagStyles = TagStyles {
@@ -42,14 +43,24 @@ fn ingest(styles: TagStyles, listeners: Vec<ListenerSettings>) -> Ingest {
         tag_styles: styles,
         ..Definitions::default()
     };
+    ingest_with(definitions, None, AggregatorSettings::default(), listeners)
+}
+
+fn ingest_with(
+    definitions: Definitions,
+    delta_expiry: Option<NonZeroU32>,
+    aggregator: AggregatorSettings,
+    listeners: Vec<ListenerSettings>,
+) -> Ingest {
     let set = RuleSet::new(definitions, &[], RuleLimits::default()).unwrap();
     let rules = RuleSettings {
         set: Arc::new(set),
+        delta_expiry,
         ..RuleSettings::default()
     };
     let settings = IngestSettings {
         worker: 0,
-        aggregator: AggregatorSettings::default(),
+        aggregator,
         rules: Rules::new(rules),
         limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
@@ -76,8 +87,12 @@ fn number(value: Value<'_>) -> f64 {
 
 /// The open bucket's state, and the samples that passed without one.
 fn points(ingest: &mut Ingest) -> Vec<String> {
+    points_at(ingest, START + 10)
+}
+
+fn points_at(ingest: &mut Ingest, now: i64) -> Vec<String> {
     let mut batches: Vec<_> = std::iter::from_fn(|| ingest.take_pass_through()).collect();
-    assert!(ingest.advance(START + 10));
+    assert!(ingest.advance(now));
     while ingest.is_draining() {
         batches.extend(ingest.drain(usize::MAX));
     }
@@ -151,6 +166,72 @@ fn a_signed_gauge_adds_at_the_listener_that_is_configured_for_it() {
         .collect();
     assert_eq!(counts, [0, 1]);
     assert_eq!(points(&mut ingest), ["absolute [] 5", "level [] 13", "new [] -4"]);
+}
+
+/// Two gauges with times of their own, by their mappings, and one with that of all.
+#[test]
+fn an_idle_gauge_begins_again_at_zero_after_the_time_of_its_mapping() {
+    let mapping = |name: &str, seconds| Mapping {
+        pattern: Pattern::Wildcard(format!("{name}.*")),
+        kinds: Kinds::ALL,
+        name: format!("{name}_$1"),
+        tags: Vec::new(),
+        same_tags: SameTags::default(),
+        delta_expiry: NonZeroU32::new(seconds),
+        drop: false,
+        dry_run: false,
+    };
+    let definitions = Definitions {
+        profiles: vec![Profile {
+            name: "p".into(),
+            prefix: "*".into(),
+            mappings: vec![mapping("short", 5), mapping("long", 60), mapping("same", 0)],
+        }],
+        ..Definitions::default()
+    };
+    let settings = || AggregatorSettings {
+        context_expiry: 3600,
+        ..AggregatorSettings::default()
+    };
+    let all = "short.a:{}|g\nlong.a:{}|g\nsame.a:{}|g\nplain:{}|g\n";
+    // Seconds between the value and the change, and what the change makes of each.
+    for (of_all, pause, expected) in [
+        (20, 5, ["13", "13", "13", "13"]),
+        (20, 6, ["13", "13", "13", "3"]),
+        (20, 21, ["13", "3", "3", "3"]),
+        (20, 61, ["3", "3", "3", "3"]),
+        (0, 61, ["3", "13", "13", "3"]),
+    ] {
+        let mut ingest = ingest_with(
+            definitions.clone(),
+            NonZeroU32::new(of_all),
+            settings(),
+            vec![listener(true, None)],
+        );
+        send(&mut ingest, 0, &all.replace("{}", "10"));
+        let end = (START + pause) / 10 * 10;
+        for now in (START + 10..=end).step_by(10).chain([START + pause]) {
+            assert!(ingest.advance(now));
+            while ingest.is_draining() {
+                let _ = ingest.drain(usize::MAX);
+            }
+        }
+        send(&mut ingest, 0, &all.replace("{}", "+3"));
+        let forgotten = expected.iter().filter(|value| **value == "3").count();
+        assert_eq!(
+            ingest.counts()[0][IngestCounter::GaugeDeltasWithoutBase],
+            forgotten as u64,
+            "{of_all} {pause}"
+        );
+        let [long, plain, same, short] = expected;
+        let expected = [
+            format!("long_a [] {long}"),
+            format!("plain [] {plain}"),
+            format!("same_a [] {same}"),
+            format!("short_a [] {short}"),
+        ];
+        assert_eq!(points_at(&mut ingest, end + 10), expected, "{of_all} {pause}");
+    }
 }
 
 fn samples_dropped(ingest: &Ingest, listener: usize, reason: SampleDrop) -> u64 {

@@ -374,6 +374,7 @@ fn mapping() -> impl Strategy<Value = Mapping> {
                 name,
                 tags: vec![("t".into(), value)],
                 same_tags: weir_rules::SameTags::default(),
+                delta_expiry: None,
                 drop,
                 dry_run,
             }

@@ -18,6 +18,7 @@ fn mapping(pattern: Pattern) -> Mapping {
         name: "mapped.${1}".into(),
         tags: vec![("first".into(), "$1".into())],
         same_tags: weir_rules::SameTags::default(),
+        delta_expiry: None,
         drop: false,
         dry_run: false,
     }
@@ -51,6 +52,7 @@ fn run(title: &str, patterns: Vec<Pattern>, names: &[String]) {
                 host: None,
                 tags: Vec::new(),
                 suffix_mask: 0,
+                delta_expiry: None,
                 tag_styles: None,
             };
             applied.clear();

@@ -1,5 +1,7 @@
 //! Rules as written in the configuration.
 
+use std::num::NonZeroU32;
+
 use weir_protocol::Kind;
 
 use crate::{Pattern, TagStyles, ValueRule};
@@ -32,6 +34,8 @@ pub struct Mapping {
     /// Keys and templates of their values.
     pub tags: Vec<(String, String)>,
     pub same_tags: SameTags,
+    /// Seconds without a sample after which a change of a gauge begins at zero. `None`: as for metrics without a mapping.
+    pub delta_expiry: Option<NonZeroU32>,
     pub drop: bool,
     pub dry_run: bool,
 }

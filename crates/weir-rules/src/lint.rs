@@ -498,6 +498,7 @@ mod tests {
             name: "n$0".into(),
             tags: vec![],
             same_tags: crate::SameTags::default(),
+            delta_expiry: None,
             drop: false,
             dry_run: false,
         };
@@ -617,6 +618,7 @@ mod tests {
             name: name.into(),
             tags: vec![],
             same_tags: crate::SameTags::default(),
+            delta_expiry: None,
             drop: false,
             dry_run: false,
         };

@@ -1,6 +1,7 @@
 //! Compiled rules and their application.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -60,6 +61,8 @@ pub struct Subject<'t> {
     pub tags: Vec<Cow<'t, str>>,
     /// Bits of the histogram suffixes.
     pub suffix_mask: u32,
+    /// Seconds without a sample after which a change of a gauge begins at zero. `None`: never while its context lives.
+    pub delta_expiry: Option<NonZeroU32>,
     /// Tag styles of the listener. `None`: those of the definitions.
     pub tag_styles: Option<TagStyles>,
 }
@@ -280,6 +283,7 @@ impl RuleSet {
             subject.tags.push(Cow::Owned(tag));
         }
         subject.name = Cow::Owned(name);
+        subject.delta_expiry = mapping.delta_expiry.or(subject.delta_expiry);
         true
     }
 

@@ -116,6 +116,7 @@ mod tests {
             host: None,
             tags: Vec::new(),
             suffix_mask: 0,
+            delta_expiry: None,
             tag_styles: None,
         };
         styles.take_tags(&mut subject);
@@ -146,6 +147,7 @@ mod tests {
                 host: None,
                 tags: tags.iter().map(|tag| Cow::from(tag.to_string())).collect(),
                 suffix_mask: 0,
+                delta_expiry: None,
                 tag_styles: None,
             };
             let styles = TagStyles {

@@ -5,13 +5,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::{ClientConnection, StreamOwned};
 use serde_json::Value;
 use support::tls::{Authority, connect, expect_end};
-use support::{Agent, get, json, post, status, until, weir};
+use support::{Agent, Starter, get, json, post, status, until, weir};
 
 fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
     let path = directory.join(name);
@@ -338,6 +339,32 @@ fn a_sender_that_is_not_allowed_is_named_in_the_log() {
     );
     let (stdout, _) = agent.stop();
     assert_eq!(sums(&stdout).into_keys().collect::<Vec<_>>(), ["taken"]);
+}
+
+/// The agent in a process namespace of its own, in which this process has no number.
+#[test]
+fn a_sender_of_another_process_namespace_is_named_in_the_log() {
+    let isolated = ["--pid", "--fork", "--kill-child"];
+    let can = Command::new("unshare").args(isolated).arg("true").status();
+    if !can.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: process namespaces cannot be made here");
+    }
+    // It is the child of a child, and a signal is for it.
+    let script = format!(
+        "setpriv --pdeathsig KILL unshare {} \"$0\" \"$@\" & child=$!\n\
+         trap 'kill -TERM $(cat /proc/$child/task/$child/children)' TERM\n\
+         wait $child\nwait $child",
+        isolated.join(" ")
+    );
+    let config = "bucket_width: 1s\nworkers: 1\norigin_detection: true\noutputs:\n  stdout: {}\n";
+    let mut agent = Starter::by_shell(&script).config(config).socket().start();
+    agent.send("named:1|c\n");
+    let rest = agent.wait_for(": 1 packets of senders in another process namespace");
+    assert!(rest.contains("give weir the host's"), "{rest}");
+    let status = agent.status();
+    assert_eq!(status["origin"]["packets_without_process"], 1, "{status:#}");
+    let (stdout, _) = agent.stop();
+    assert_eq!(sums(&stdout).into_keys().collect::<Vec<_>>(), ["named"]);
 }
 
 fn post_json(admin: &str, path: &str) -> (u16, Value) {

@@ -56,6 +56,11 @@ settings! {
         statsd_gauge_deltas: bool = "false"
             .effect("A gauge with a sign changes the last value instead of replacing it, as in etsy's StatsD.")
             .changed_by("Operators who migrate from a StatsD that does this.");
+        statsd_gauge_delta_expiry: Duration = "0s"
+            .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
+            .effect("A gauge without a sample for longer than this is zero to a sign, as in statsd_exporter after its `ttl`. A mapping's `delta_expiry` replaces it.")
+            .zero("0: its value is kept for `context_expiry`.")
+            .changed_by("Operators who migrate from a StatsD that forgets idle gauges.");
         statsd_sample_lists: bool = "false"
             .effect("A line may have several samples after one name, as in `a:1|c:2|c` or `a:320|ms:200|ms|@0.1`: each counts as a message of its own, and tags at the end are for all. The Datadog Agent refuses such lines.")
             .changed_by("Operators who migrate from statsd_exporter, Telegraf or etsy's StatsD.");

@@ -177,6 +177,7 @@ impl Contexts {
         let context = self.resolved.get_mut(subject.kind, id);
         // The rules may have changed since the context was made.
         context.suffix_mask = subject.suffix_mask;
+        context.delta_expiry = subject.delta_expiry;
         let head = std::mem::replace(&mut context.first_raw, slot);
         self.raw.link(slot, id, head);
         if !trials.is_empty() && self.track_dry_runs(slot, id, subject, trials) {
@@ -242,14 +243,14 @@ impl Contexts {
             .acquire_near(near, &subject.name, &subject.tags, &self.secret);
         let id = self.find_or_add(parts, subject, kind, check, quota)?;
         if let Some(copied) = rules.copied_name(&subject.name, kind)
-            && self.resolved.get(kind, id).copy_to.is_none()
+            && self.resolved.get(kind, id).copy_to().is_none()
         {
             let copy_kind = Kind::Distribution;
             let parts = self
                 .interner
                 .acquire_near(parts, &copied, &subject.tags, &self.secret);
             let copy = self.find_or_add(parts, subject, copy_kind, check, quota);
-            self.resolved.get_mut(kind, id).copy_to = copy.ok();
+            self.resolved.get_mut(kind, id).set_copy_to(copy.ok());
             if let Ok(copy) = copy {
                 self.resolved.get_mut(copy_kind, copy).is_copy = true;
             }
@@ -312,7 +313,8 @@ impl Contexts {
             true => subject.suffix_mask,
             false => u32::MAX,
         };
-        let context = Context::new(identity, hash, mask, check);
+        let mut context = Context::new(identity, hash, mask, check);
+        context.delta_expiry = subject.delta_expiry;
         self.usage.names.add(name, self.interner.strings.hash(name));
         self.capacity.record_created();
         Ok(self.resolved.add(kind, context))

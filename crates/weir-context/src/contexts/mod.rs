@@ -1,5 +1,6 @@
 //! The contexts of one worker.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use weir_protocol::Kind;
@@ -133,9 +134,14 @@ impl<'a> ContextRef<'a> {
         self.context.suffix_mask
     }
 
+    /// Seconds without a sample after which a change of this gauge begins at zero. `None`: never while the context lives.
+    pub fn delta_expiry(&self) -> Option<NonZeroU32> {
+        self.context.delta_expiry
+    }
+
     /// The distribution that gets a copy of each sample, if configured.
     pub fn copy_to(&self) -> Option<ContextId> {
-        self.context.copy_to
+        self.context.copy_to()
     }
 
     /// Whether some histogram copies its samples here. Such a context must outlive the histogram, which refers to it.

@@ -234,9 +234,10 @@ impl Ingest {
         samples
     }
 
-    /// The value that a change to a gauge is added to. Where none is known, as after a restart or a pause, it is zero, and counted.
+    /// The value that a change to a gauge is added to. Where none is known, or it is too old, it is zero, and counted.
     fn delta_base(&mut self, id: ContextId, listener: usize) -> f64 {
-        self.aggregator.last_gauge(id).unwrap_or_else(|| {
+        let expiry = self.contexts.get(Kind::Gauge, id).delta_expiry();
+        self.aggregator.last_gauge(id, expiry).unwrap_or_else(|| {
             self.counts[listener][IngestCounter::GaugeDeltasWithoutBase] += 1;
             0.0
         })

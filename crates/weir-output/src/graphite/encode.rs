@@ -6,7 +6,7 @@ use weir_aggregate::{Batch, Series, Value};
 use weir_protocol::Kind;
 
 use super::timers::Timers;
-use super::{CounterForm, GraphiteSettings, Tags, names};
+use super::{Characters, CounterForm, GraphiteSettings, Tags, names};
 use crate::claims::{ClaimResult, Claims, Notes, Renamed, rank};
 use crate::delivery::{Class, Counter, Draft, Encode, Encoded, Items, Reason};
 use crate::text_lines::{Aggregate, Host, Part, Summary, push_integer, push_value};
@@ -18,6 +18,7 @@ const PATH_BYTES_MAX: usize = 4096;
 
 pub struct GraphiteEncoder {
     tags: Tags,
+    characters: Characters,
     host: Host,
     /// By kind, each with a dot at its end, or empty.
     prefixes: [String; Kind::COUNT],
@@ -60,6 +61,7 @@ impl GraphiteEncoder {
         let is_udp = settings.address.starts_with("udp:");
         Self {
             tags: settings.tags,
+            characters: settings.characters,
             host: settings.host,
             prefixes: Kind::ALL.map(|kind| prefix(settings, kind)),
             counters,
@@ -82,7 +84,7 @@ impl GraphiteEncoder {
     fn series(&mut self, series: &Series<'_>, bucket: i64, out: &mut Encoded) {
         let mut names = std::mem::take(&mut self.names);
         let prefix = &self.prefixes[series.kind() as usize];
-        let changed = names.fill(series, prefix, self.tags, self.host);
+        let changed = names.fill(series, prefix, (self.tags, self.characters), self.host);
         let rank = rank(series, changed);
         let mut line = |this: &mut Self, suffix: &str, value: f64| {
             this.line(&mut names, series, suffix, value, rank, bucket, out);
@@ -195,11 +197,17 @@ fn aggregate_suffix(aggregate: Aggregate) -> &'static str {
 
 impl Names {
     /// Takes the names of a series. Returns whether any part had to be changed.
-    fn fill(&mut self, series: &Series<'_>, prefix: &str, form: Tags, host: Host) -> bool {
+    fn fill(
+        &mut self,
+        series: &Series<'_>,
+        prefix: &str,
+        (form, characters): (Tags, Characters),
+        host: Host,
+    ) -> bool {
         self.base.clear();
         self.base.push_str(prefix);
         self.tags.clear();
-        let mut changed = names::push_name(&mut self.base, series.name());
+        let mut changed = names::push_name(&mut self.base, series.name(), characters);
         let host = host.of(series);
         if form == Tags::None {
             return changed || host.is_some() || series.tags().len() > 0;

@@ -48,6 +48,9 @@ settings! {
             .effect("A prefix for the names of one type of metric, after `prefix`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as in `{counter: counters, timing: timers}`.")
             .zero("Empty: no type has one.")
             .changed_by("Operators whose dashboards have the names of another StatsD server, such as `stats.counters.`.");
+        characters: Characters = "replace"
+            .effect("What stands for the characters of a metric's name that Graphite does not take: with `replace` each is `_`; with `statsd`, as in StatsD and gostatsd, white space is `_`, `/` is `-`, and all others, `:` too, are left out.")
+            .changed_by("Operators whose dashboards have the names of another StatsD server.");
         host: Host = "all"
             .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .changed_by("Operators of a single agent. With several, series without their host overwrite each other.");
@@ -88,6 +91,16 @@ choices! {
         Path: "path",
         /// Nowhere: series that differ in tags alone are distinguished by a suffix.
         None: "none",
+    }
+}
+
+choices! {
+    /// The fate of characters in names that Graphite does not take.
+    pub enum Characters {
+        /// Each is `_`.
+        Replace: "replace",
+        /// As in StatsD.
+        StatsD: "statsd",
     }
 }
 

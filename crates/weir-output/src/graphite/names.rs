@@ -5,18 +5,21 @@
 
 use std::borrow::Cow;
 
-use super::Tags;
+use super::{Characters, Tags};
 use crate::text_lines::percent;
 
 /// Maximum bytes of a file name, minus carbon's extension (`.wsp`) and the distinction of equal names (`_` and eight digits).
 const NODE_BYTES_MAX: usize = 255 - 4 - 9;
 
-/// Appends a metric's name: nodes of letters, digits, `_`, `-` and `:`, with single dots between them.
-pub fn push_name(path: &mut String, name: &str) -> bool {
+/// Appends a metric's name: nodes of letters, digits, `_`, `-` and `:`, with single dots between them. As StatsD does it, nodes have no
+/// `:` either.
+pub fn push_name(path: &mut String, name: &str, characters: Characters) -> bool {
     let start = path.len();
     let mut changed = false;
     let mut length = 0;
+    let mut is_space = false;
     for c in name.chars() {
+        let was_space = std::mem::replace(&mut is_space, c.is_ascii_whitespace());
         match c {
             '.' => {
                 // An empty node would be the same file as none.
@@ -26,6 +29,19 @@ pub fn push_name(path: &mut String, name: &str) -> bool {
                 }
                 length = 0;
                 path.push('.');
+            }
+            _ if characters == Characters::StatsD => {
+                let kept = c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+                changed |= !kept;
+                let shown = match c {
+                    _ if kept => c,
+                    '/' => '-',
+                    // All of it at once.
+                    _ if is_space && !was_space => '_',
+                    _ => continue,
+                };
+                path.push(shown);
+                length += 1;
             }
             _ => {
                 let kept = c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | ':');
@@ -119,7 +135,11 @@ pub fn percentile(fraction: f64) -> String {
 mod tests {
     use super::*;
 
-    fn check(push: fn(&mut String, &str) -> bool, text: &str, expected: &str) {
+    fn replaced(path: &mut String, name: &str) -> bool {
+        push_name(path, name, Characters::Replace)
+    }
+
+    fn check(push: impl Fn(&mut String, &str) -> bool, text: &str, expected: &str) {
         let mut path = String::from("before");
         let changed = push(&mut path, text);
         assert_eq!(&path["before".len()..], expected, "{text:?}");
@@ -138,10 +158,22 @@ mod tests {
             ("x{y=\"z\"}", "x_y__z__"),
             ("a;b=c", "a_b_c"),
         ] {
-            check(push_name, name, expected);
+            check(replaced, name, expected);
+        }
+        for (name, expected) in [
+            ("page.views", "page.views"),
+            ("a-b_c.d.E9", "a-b_c.d.E9"),
+            ("up and/down", "up_and-down"),
+            ("a \t b.c:d", "a_b.cd"),
+            ("odd!name.!.x", "oddname.x"),
+            ("temp é!", "temp_"),
+            ("!!", "_"),
+        ] {
+            let as_statsd = |path: &mut String, name: &str| push_name(path, name, Characters::StatsD);
+            check(as_statsd, name, expected);
         }
         let long = "n".repeat(300);
-        check(push_name, &format!("{long}.b"), &format!("{}.b", &long[..242]));
+        check(replaced, &format!("{long}.b"), &format!("{}.b", &long[..242]));
     }
 
     #[test]

@@ -40,6 +40,7 @@ impl FleetRules {
             host: series.explicit_host().map(Cow::Borrowed),
             tags: series.tags().map(Cow::Borrowed).collect(),
             suffix_mask: series.suffix_mask(),
+            delta_expiry: None,
             // They were taken out of the name long ago.
             tag_styles: None,
         };

@@ -22,7 +22,7 @@ use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
 use weir_context::{ContextLimits, HashSecret, Partitioning, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_output::delivery::{AgentIdentity, Clock, Delivery, Driver, OutputEnvironment, OutputStatus};
-use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
+use weir_output::graphite::{Aggregate, Characters, CounterForm, GraphiteSettings, Host, Tags};
 use weir_output::influx::{InfluxCompression, InfluxSettings, LineSettings, Precision};
 use weir_output::kafka::{Format, KafkaSettings};
 use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
@@ -514,6 +514,7 @@ pub fn graphite(address: &str) -> GraphiteSettings {
         tags: Tags::Tagged,
         prefix: String::new(),
         kind_prefixes: BTreeMap::new(),
+        characters: Characters::Replace,
         host: Host::All,
         counters: vec![CounterForm::Count],
         aggregates: vec![
@@ -682,6 +683,7 @@ pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
     let rules = Rules::new(RuleSettings {
         set: Default::default(),
         suffix_mask: None,
+        delta_expiry: None,
         namespace: String::new(),
         namespace_exceptions: None,
         filter: Default::default(),

@@ -387,10 +387,14 @@ impl Converter {
             ("gauge", "gauges"),
             ("set", "sets"),
         ];
+        let mode = options.iter().find(|(key, _)| key.text == "mode");
+        let is_legacy = mode.and_then(|(_, node)| scalar(node)) == Some("legacy");
         for (key, value) in options {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
                 "address" => address = text,
+                // There the namespaces are fixed.
+                other if is_legacy && (other == "global_prefix" || other.starts_with("prefix_")) => {}
                 "mode" if text == "tags" => {}
                 "mode" => {
                     self.draft.set_output("graphite", "tags", "none");
@@ -420,6 +424,7 @@ impl Converter {
         self.draft.set_output("graphite", "prefix", prefix);
         self.draft
             .output("graphite", "kind_prefixes", kind_prefixes(kinds));
+        self.draft.set_output("graphite", "characters", "statsd");
         self.draft
             .set_output_list("graphite", "counters", &["count", "rate"]);
         self.draft
@@ -707,6 +712,40 @@ mod tests {
             .filter(|left| left.message.contains("not known"))
             .collect();
         assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
+    fn tables_of_http_servers_are_listed_by_the_key_that_names_them() {
+        let toml = "http-servers='receiver admin'\n[http.receiver]\naddress='127.0.0.1:8080'\nenable-ingestion=true\n[http.admin]\naddress='127.0.0.1:8181'\nenable-prof=true\n";
+        let yaml = "http-servers: receiver admin\nhttp:\n  receiver:\n    address: 127.0.0.1:8080\n  admin:\n    enable-prof: true\n";
+        for text in [toml, yaml] {
+            let converted = convert(text).unwrap();
+            let left: Vec<_> = converted
+                .left
+                .iter()
+                .map(|left| (left.line, &left.message[..14]))
+                .collect();
+            assert_eq!(left, [(1, "http-servers: ")], "{text}");
+            assert!(converted.yaml.contains("udp: ['*:8125']\n"), "{}", converted.yaml);
+        }
+    }
+
+    #[test]
+    fn the_mode_legacy_has_its_own_namespaces() {
+        let text = "[graphite]\nmode='legacy'\nglobal_prefix='other'\nprefix_timer='t'\n";
+        let converted = convert(text).unwrap();
+        for part in [
+            "    prefix: stats\n",
+            "counter: counters, histogram: timers, timing: timers",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
+        }
+        assert!(
+            converted
+                .left
+                .iter()
+                .any(|left| left.message.starts_with("graphite.mode: legacy: counters"))
+        );
     }
 
     #[test]

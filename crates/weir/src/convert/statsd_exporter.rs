@@ -49,8 +49,8 @@ const FOR_EVER: &str = "365d";
 /// The key of the tag that says which mapping gave a metric its name: `weir_mapping:3`. The scrape does not show it.
 const MARK: &str = "weir_mapping";
 
-/// Time for which a metric without a sample is kept, because the other program never expires it: a gauge's value, to which deltas add.
-const CONTEXTS: &str = "1d";
+/// Seconds for which a metric without a sample is kept, because the other program never expires it: a gauge's value, to which deltas add.
+const CONTEXTS: f64 = 86_400.0;
 
 /// The keys of a mapping.
 const FIELDS: &[&str] = &[
@@ -154,7 +154,7 @@ impl Form {
             let _ = writeln!(out, "        help: {}", show_text(&self.help));
         }
         if let Some(seconds) = self.ttl {
-            let _ = writeln!(out, "        expiry: {}s", seconds.ceil().max(1.0));
+            let _ = writeln!(out, "        expiry: {}", whole_seconds(seconds));
         }
         if !self.scale.is_empty() {
             let _ = writeln!(out, "        scale: {}", self.scale);
@@ -246,7 +246,7 @@ impl Converter {
             Err(reason) => return self.skip(node.line, reason.to_string()),
         };
         self.mappings += 1;
-        let form = self.form(node, types);
+        let form = self.form(node);
         let mut written = String::new();
         let whole = if is_regex {
             unbound(&expressions::translated(pattern))
@@ -276,6 +276,10 @@ impl Converter {
             let honor = is_yes(text("honor_labels"));
             let mark = (form != Form::default()).then_some(self.mappings);
             write_labels(labels, mark, honor, template, &mut written);
+            // A gauge that comes back after its time begins at zero.
+            if let Some(ttl) = form.ttl.filter(|_| matches!(types, "" | "[gauge]")) {
+                let _ = writeln!(written, "        delta_expiry: {}", whole_seconds(ttl));
+            }
             if let Some(number) = mark {
                 self.forms.push((number, form));
             }
@@ -320,7 +324,7 @@ impl Converter {
     }
 
     /// Exposition of a mapping's metrics.
-    fn form(&mut self, node: &Node, types: &'static str) -> Form {
+    fn form(&mut self, node: &Node) -> Form {
         let mut form = Form::default();
         for (key, value) in map(node) {
             let text = scalar(value).unwrap_or_default();
@@ -349,11 +353,6 @@ impl Converter {
                     // statsd_exporter's default is zero.
                     Some(seconds) => {
                         form.ttl = Some(seconds).filter(|own| *own > 0.0 && Some(*own) != self.default_ttl);
-                        let can_be_gauge = matches!(types, "" | "[gauge]");
-                        let shorter = self.default_ttl.is_none_or(|all| seconds < all);
-                        if form.ttl.is_some() && can_be_gauge && shorter {
-                            self.skip(key.line, "ttl: the series leaves, but a signed gauge that comes later adds to the last value, which is kept for context_expiry");
-                        }
                     }
                     None => self.skip(key.line, format!("ttl: {text:?} is not a duration")),
                 },
@@ -393,18 +392,17 @@ impl Converter {
         body.push_str("# and whole samples for a rate.\n");
         flags.write_reading(&mut body);
         body.push_str("histogram_weights: agent\n");
-        let seconds = |ttl: Option<f64>| ttl.map(|seconds| format!("{}s", seconds.ceil().max(1.0)));
+        let seconds = |ttl: Option<f64>| ttl.map(whole_seconds);
         // weir remembers a gauge as long as it shows it.
         let longest = self
             .forms
             .iter()
             .filter_map(|(_, form)| form.ttl)
-            .fold(self.default_ttl, |all, own| all.map(|all| all.max(own)));
-        let _ = writeln!(
-            body,
-            "context_expiry: {}",
-            seconds(longest).unwrap_or(CONTEXTS.to_owned())
-        );
+            .fold(self.default_ttl.unwrap_or(CONTEXTS), f64::max);
+        let _ = writeln!(body, "context_expiry: {}", whole_seconds(longest));
+        if let Some(ttl) = seconds(self.default_ttl) {
+            let _ = writeln!(body, "statsd_gauge_delta_expiry: {ttl}");
+        }
         flags.write(&mut body);
         body.push_str("outputs:\n");
         flags.write_relay(&mut body);
@@ -466,6 +464,10 @@ fn write_labels(
     if let Some(number) = mark {
         let _ = writeln!(out, "          {MARK}: '{number}'");
     }
+}
+
+fn whole_seconds(seconds: f64) -> String {
+    format!("{}s", seconds.ceil().max(1.0))
 }
 
 fn numbers(node: &Node) -> Vec<String> {
@@ -699,15 +701,27 @@ mod tests {
     }
 
     #[test]
-    fn a_short_ttl_of_gauges_is_noted() {
-        let text = "mappings:\n- match: a\n  name: a\n  ttl: 2s\n- match: b\n  match_metric_type: counter\n  name: b\n  ttl: 2s\n";
-        let lines: Vec<usize> = convert(text, &[])
-            .unwrap()
-            .left
-            .iter()
-            .map(|left| left.line)
-            .collect();
-        assert_eq!(lines, [4]);
+    fn gauges_begin_again_at_zero_after_the_ttl_of_their_mapping() {
+        let mappings = "mappings:\n- match: a\n  name: a\n  ttl: 1500ms\n- match: b\n  match_metric_type: counter\n  name: b\n  ttl: 3s\n\
+                        - match: c\n  name: c\n  ttl: 0s\n- match: d\n  action: drop\n  ttl: 4s\n";
+        let converted = convert(mappings, &[]).unwrap();
+        assert_eq!(converted.left, []);
+        assert_eq!(
+            converted.yaml.matches("delta_expiry").count(),
+            1,
+            "{}",
+            converted.yaml
+        );
+        assert!(converted.yaml.contains("name: a\n        same_tags: replace\n        tags:\n          weir_mapping: '1'\n        delta_expiry: 2s\n"), "{}", converted.yaml);
+        // A value is remembered for the longest time, and each gauge has its own.
+        let converted = convert(&format!("defaults:\n  ttl: 1s\n{mappings}"), &[]).unwrap();
+        for part in [
+            "\ncontext_expiry: 3s\n",
+            "\nstatsd_gauge_delta_expiry: 1s\n",
+            "        delta_expiry: 2s\n",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
+        }
     }
 
     #[test]

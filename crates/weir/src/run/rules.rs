@@ -56,6 +56,7 @@ impl Fixed {
             extra_tags: names.all_tags(),
             hostname: self.hostname.clone(),
             suffix_mask: Some(mask(config, &suffixes)),
+            delta_expiry: weir_config::delta_expiry(config.aggregation.statsd_gauge_delta_expiry),
             histogram_suffixes: suffixes,
             copy_to_distribution: self.histogram_copy_prefix.clone(),
             max_tag_bytes: names.max_tag_length,
