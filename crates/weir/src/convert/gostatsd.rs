@@ -359,7 +359,12 @@ impl Converter {
             let table = entries.iter().find(|(key, _)| key.text == backend);
             let options = table.map_or(&[][..], |(_, node)| map(node));
             match backend.as_str() {
-                "graphite" => self.graphite(options),
+                "graphite" => {
+                    if let Some((key, _)) = table {
+                        self.skip(key.line, GAUGES);
+                    }
+                    self.graphite(options);
+                }
                 "datadog" => self.datadog(options),
                 "statsdaemon" => self.statsdaemon(options),
                 "influxdb" => self.influxdb(table.map_or(line, |(key, _)| key.line), options),
@@ -642,6 +647,9 @@ fn means_the_same(key: &str, value: &str) -> bool {
     }
 }
 
+/// Said of a table of Graphite.
+const GAUGES: &str = "graphite: of several values of a gauge in packets that it reads together, gostatsd keeps the first; here the last counts";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -653,8 +661,9 @@ mod tests {
                     [filter.noisy]\ndrop-tags='request_path:*'\n\n[filter.drop]\nmatch-metrics='noisy.* regex:^x'\ndrop-metric=true\n\n[filter.not]\nmatch-tags='a'\ndrop-metric=true\n";
         let converted = convert(text).unwrap();
         let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
-        assert_eq!(lines, [8, 13, 24], "{:?}", converted.left);
-        assert!(converted.left[2].message.starts_with("filter.not.match-tags: "));
+        assert_eq!(lines, [8, 11, 13, 24], "{:?}", converted.left);
+        assert_eq!(converted.left[1].message, GAUGES);
+        assert!(converted.left[3].message.starts_with("filter.not.match-tags: "));
         for part in [
             "udp: ['*:9125']\n",
             "bucket_width: 10s\n",
