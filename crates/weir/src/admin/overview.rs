@@ -195,130 +195,101 @@ fn charts() -> Vec<Value> {
 
 /// With width and height.
 fn tables() -> Vec<(Value, usize, usize)> {
-    let by = |labels: &str, inner: &str| format!("sum by (instance, {labels}) ({inner})");
-    let counted = |series: &str, labels: &str, range: &str, function: &str, base: &str| {
-        format!(
-            "{} or {}",
-            by(labels, &format!("{function}({series}{{{CHOSEN}}}[{range}])")),
-            by(labels, &format!("0 * {base}{{{CHOSEN}}}"))
-        )
-    };
-    let gauge = |series: &str, labels: &str| by(labels, &format!("{series}{{{CHOSEN}}}"));
-    let (healthy, received) = ("weir_output_healthy", "weir_packets_received_total");
-    let (interval, range) = ("$__rate_interval", "$__range");
-    let outputs = table(
+    vec![
+        (losses(), 24, 9),
+        (outputs(), 24, 8),
+        (listeners(), 24, 8),
+        (clients(), 12, 8),
+        (metrics(), 12, 8),
+    ]
+}
+
+fn summed(labels: &str, inner: &str) -> String {
+    format!("sum by (instance, {labels}) ({inner})")
+}
+
+fn gauge(series: &str, label: &str) -> String {
+    summed(label, &format!("{series}{{{CHOSEN}}}"))
+}
+
+/// A counter's rate, or zero where `base` exists and the counter not yet.
+fn per_second(series: &str, label: &str, base: &str) -> String {
+    let zero = summed(label, &format!("0 * {base}{{{CHOSEN}}}"));
+    let rate = summed(label, &format!("rate({series}{{{CHOSEN}}}[$__rate_interval])"));
+    format!("{rate} or {zero}")
+}
+
+/// The same of a counter's growth in the time range.
+fn in_range(series: &str, label: &str, base: &str) -> String {
+    let zero = summed(label, &format!("0 * {base}{{{CHOSEN}}}"));
+    let growth = summed(label, &format!("increase({series}{{{CHOSEN}}}[$__range])"));
+    format!("{growth} or {zero}")
+}
+
+fn outputs() -> Value {
+    let (label, healthy) = ("output", "weir_output_healthy");
+    let delivered = per_second("weir_output_delivered_total", label, healthy);
+    let dropped = in_range("weir_output_dropped_total", label, healthy);
+    let failed = in_range("weir_output_attempts_failed_total", label, healthy);
+    table(
         "Outputs",
         "instance and output; healthy is 1.",
         &[
-            ("healthy", "short", gauge(healthy, "output")),
-            (
-                "delivered/s",
-                "cps",
-                counted("weir_output_delivered_total", "output", interval, "rate", healthy),
-            ),
-            ("waiting", "short", gauge("weir_output_pending", "output")),
-            (
-                "dropped",
-                "short",
-                counted("weir_output_dropped_total", "output", range, "increase", healthy),
-            ),
-            (
-                "failed attempts",
-                "short",
-                counted(
-                    "weir_output_attempts_failed_total",
-                    "output",
-                    range,
-                    "increase",
-                    healthy,
-                ),
-            ),
-            ("lag", "s", gauge("weir_output_lag_seconds", "output")),
+            ("healthy", "short", gauge(healthy, label)),
+            ("delivered/s", "cps", delivered),
+            ("waiting", "short", gauge("weir_output_pending", label)),
+            ("dropped", "short", dropped),
+            ("failed attempts", "short", failed),
+            ("lag", "s", gauge("weir_output_lag_seconds", label)),
         ],
         "no output is configured",
-    );
-    let listeners = table(
+    )
+}
+
+fn listeners() -> Value {
+    let (label, received) = ("listener", "weir_packets_received_total");
+    let bytes = per_second("weir_received_bytes_total", label, received);
+    let rejected = in_range("weir_messages_rejected_total", label, received);
+    let dropped = in_range("weir_packets_dropped_total", label, received);
+    table(
         "Listeners",
         "instance and listener; counts are those of the time range.",
         &[
-            (
-                "packets/s",
-                "cps",
-                counted(received, "listener", interval, "rate", received),
-            ),
-            (
-                "bytes/s",
-                "Bps",
-                counted(
-                    "weir_received_bytes_total",
-                    "listener",
-                    interval,
-                    "rate",
-                    received,
-                ),
-            ),
-            (
-                "rejected messages",
-                "short",
-                counted(
-                    "weir_messages_rejected_total",
-                    "listener",
-                    range,
-                    "increase",
-                    received,
-                ),
-            ),
-            (
-                "dropped packets",
-                "short",
-                counted(
-                    "weir_packets_dropped_total",
-                    "listener",
-                    range,
-                    "increase",
-                    received,
-                ),
-            ),
+            ("packets/s", "cps", per_second(received, label, received)),
+            ("bytes/s", "Bps", bytes),
+            ("rejected messages", "short", rejected),
+            ("dropped packets", "short", dropped),
         ],
         "no listener",
-    );
-    let clients = table(
+    )
+}
+
+fn clients() -> Value {
+    let of = |series: &str| gauge(series, "client, version");
+    table(
         "Clients that report about themselves",
-        "client, version and origin, since the agents started.",
+        "client and version, since the agents started.",
         &[
-            (
-                "packets sent",
-                "short",
-                "sum by (instance, client, version) (weir_client_packets_sent_total{CHOSEN})"
-                    .replace("CHOSEN", CHOSEN),
-            ),
+            ("packets sent", "short", of("weir_client_packets_sent_total")),
             (
                 "packets dropped",
                 "short",
-                "sum by (instance, client, version) (weir_client_packets_dropped_total{CHOSEN})"
-                    .replace("CHOSEN", CHOSEN),
+                of("weir_client_packets_dropped_total"),
             ),
         ],
         "no client has reported",
-    );
+    )
+}
+
+fn metrics() -> Value {
     let names = format!("{{__name__=~\".+\",{CHOSEN},__name__!~\"(weir|process|scrape|go)_.*|up\"}}");
-    let metrics = table(
+    let most = format!("topk(20, count by (__name__) ({names}))");
+    table(
         "Metrics with the most series",
         "As Prometheus stores them from the scrape of the agents.",
-        &[(
-            "series",
-            "short",
-            format!("topk(20, count by (__name__) ({names}))"),
-        )],
+        &[("series", "short", most)],
         "no metric in the scrape yet",
-    );
-    vec![
-        (losses(), 24, 9),
-        (outputs, 24, 8),
-        (listeners, 24, 8),
-        (clients, 12, 8),
-        (metrics, 12, 8),
-    ]
+    )
 }
 
 /// Counters of losses, by name.
