@@ -498,7 +498,7 @@ impl Merge {
         if let Some(start) = stream.left_ahead(now, grace) {
             return Some(start);
         }
-        let (start, is_over) = stream.oldest(now, grace)?;
+        let (start, is_over) = stream.oldest(now, grace, key.width)?;
         let end = start.saturating_add(i64::from(key.width)).saturating_mul(1000);
         // Rather late than without its tags.
         let is_short = bytes > memory / 4 * 3 && end.saturating_add(grace) <= now;
@@ -506,7 +506,7 @@ impl Merge {
             return Some(start);
         }
         // Agents spread their sending over the following bucket. Until its end a new agent may still send.
-        let ended = stream.open.get(&start)?.ended;
+        let ended = stream.open.get(&start)?.ended_in_time(start, key.width);
         let is_passed = is_known
             && ended.saturating_add(i64::from(key.width) * 1000) <= now
             && stream.is_passed(start, key.width, |agent, bucket| {

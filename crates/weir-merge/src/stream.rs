@@ -100,6 +100,13 @@ impl PendingBucket {
         }
     }
 
+    /// The same for a bucket that is no longer in the future. After steps of the clock it may have counted as ended before it began; others
+    /// send their records of it when it ends.
+    pub fn ended_in_time(&self, start: i64, width: u32) -> i64 {
+        let end = start.saturating_add(i64::from(width)).saturating_mul(1000);
+        self.ended.max(end)
+    }
+
     pub fn agents(&self) -> BTreeSet<AgentId> {
         self.records.iter().map(|(agent, ..)| *agent).collect()
     }
@@ -275,10 +282,11 @@ impl Stream {
     }
 
     /// The oldest open bucket, unless it is in the future, and whether its time or that of one after it is over.
-    pub fn oldest(&self, now: i64, grace: i64) -> Option<(i64, bool)> {
+    pub fn oldest(&self, now: i64, grace: i64, width: u32) -> Option<(i64, bool)> {
         let mut open = self.open.range(..=now.div_euclid(1000));
         let (start, _) = open.clone().next()?;
-        let is_over = open.any(|(_, open)| open.ended.saturating_add(grace) <= now);
+        let is_over =
+            open.any(|(start, open)| open.ended_in_time(*start, width).saturating_add(grace) <= now);
         Some((*start, is_over))
     }
 

@@ -211,9 +211,11 @@ impl Fleet {
         }
     }
 
+    /// A bucket may be open without a state.
     fn has_open_buckets(&self) -> bool {
-        let mut merges = self.owners.iter().flat_map(|place| place.owner.merges());
-        merges.any(|(_, merge)| merge.ledger().open > 0)
+        let merges = self.owners.iter().flat_map(|place| place.owner.merges());
+        let mut streams = merges.flat_map(|(_, merge)| merge.streams());
+        streams.any(|stream| stream.open_buckets > 0)
     }
 
     pub fn check(&self) {
