@@ -12,7 +12,7 @@ class ExamplesTest < TestCase
   SCRIPT = File.expand_path("../../../examples/run.sh", __dir__)
   KINDS = {
     "shop.orders" => "counter", "shop.queue.length" => "gauge", "shop.order.value" => "distribution",
-    "shop.visitors" => "set", "shop.request.time.count" => "rate"
+    "shop.visitors" => "set", "shop.request.time" => "histogram"
   }.freeze
 
   def get(page, path)

@@ -452,6 +452,8 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
         .worker_threads(2)
         .enable_all()
         .build()?;
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let mut of_datagrams = Vec::new();
     for listen in &args.listen {
         let cannot =
             |error: io::Error| Failure::Runtime(format!("sink: {}: cannot listen: {error}", listen.kind));
@@ -466,7 +468,13 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
             }
             At::Socket(content, wanted) => {
                 let (socket, address) = runtime.block_on(socket::bind(wanted)).map_err(cannot)?;
-                runtime.spawn(socket::serve(Arc::clone(shared), listen.kind, *content, socket));
+                let takes_datagrams = socket.takes_datagrams();
+                let served =
+                    socket::serve(Arc::clone(shared), listen.kind, *content, socket, stopped.clone());
+                let task = runtime.spawn(served);
+                if takes_datagrams {
+                    of_datagrams.push(task);
+                }
                 address.to_string()
             }
         };
@@ -504,6 +512,11 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
         if over || idle || scraped {
             break;
         }
+    }
+    // Datagrams that wait in a socket were sent before the end.
+    let _ = stop.send(true);
+    for task in of_datagrams {
+        let _ = runtime.block_on(task);
     }
     // Connections end with the runtime; answered requests are recorded already.
     runtime.shutdown_timeout(Duration::from_millis(200));

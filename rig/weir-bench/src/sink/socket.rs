@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener};
+use tokio::sync::watch;
 use weir_rig_base::address::{Address, SocketFile, bound, clear_stale_socket};
 
 /// The treatment of the bytes.
@@ -24,6 +25,12 @@ pub enum Socket {
     Tcp(TcpListener),
     Unixgram(UnixDatagram, SocketFile),
     Unix(UnixListener, SocketFile),
+}
+
+impl Socket {
+    pub fn takes_datagrams(&self) -> bool {
+        matches!(self, Socket::Udp(_) | Socket::Unixgram(..))
+    }
 }
 
 /// Binds, and returns the address with the actual port.
@@ -54,21 +61,39 @@ pub async fn bind(address: &Address) -> io::Result<(Socket, Address)> {
     })
 }
 
-/// Serves one socket until the runtime ends. Unix streams carry frames with a four-byte length, TCP carries lines.
-pub async fn serve(shared: Arc<Shared>, sink: &'static str, content: Content, socket: Socket) {
+/// Serves one socket until the runtime ends, one of datagrams until `stop` changes: then it reads what waits there, and returns. Unix
+/// streams carry frames with a four-byte length, TCP carries lines.
+pub async fn serve(
+    shared: Arc<Shared>,
+    sink: &'static str,
+    content: Content,
+    socket: Socket,
+    mut stop: watch::Receiver<bool>,
+) {
+    // The two kinds of sockets have the same methods, and no trait.
+    macro_rules! datagrams {
+        ($socket:ident) => {{
+            let mut buffer = vec![0; 65_536];
+            loop {
+                tokio::select! {
+                    result = $socket.recv(&mut buffer) => match received(sink, result) {
+                        Some(bytes) => packet(&shared, sink, content, &buffer[..bytes]),
+                        None => return,
+                    },
+                    _ = stop.changed() => break,
+                }
+            }
+            // The runtime may not know yet of what waits.
+            if let Ok(socket) = $socket.into_std() {
+                while let Ok(bytes) = socket.recv(&mut buffer) {
+                    packet(&shared, sink, content, &buffer[..bytes]);
+                }
+            }
+        }};
+    }
     match socket {
-        Socket::Udp(socket) => {
-            let mut buffer = vec![0; 65_536];
-            while let Some(bytes) = received(sink, socket.recv(&mut buffer).await) {
-                packet(&shared, sink, content, &buffer[..bytes]);
-            }
-        }
-        Socket::Unixgram(socket, _file) => {
-            let mut buffer = vec![0; 65_536];
-            while let Some(bytes) = received(sink, socket.recv(&mut buffer).await) {
-                packet(&shared, sink, content, &buffer[..bytes]);
-            }
-        }
+        Socket::Udp(socket) => datagrams!(socket),
+        Socket::Unixgram(socket, _file) => datagrams!(socket),
         Socket::Tcp(listener) => {
             while let Some((stream, _)) = received(sink, listener.accept().await) {
                 tokio::spawn(stream_of(Arc::clone(&shared), sink, content, stream, false));
