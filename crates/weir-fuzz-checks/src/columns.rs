@@ -101,7 +101,7 @@ fn round_trip(decoded: &Decoded, endpoint: Endpoint) {
     };
     let again = match Decoded::read(encoder.to_payload(), endpoint, &limits) {
         Ok(again) => again,
-        Err(error) => panic!("what was written is refused: {error}"),
+        Err(error) => panic!("the reader refuses a payload of the writer: {error}"),
     };
     assert_eq!(plain(decoded), plain(&again));
 }

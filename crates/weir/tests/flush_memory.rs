@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use intake::{Answer, Intake};
 use support::place::wait_for_all;
-use support::{Agent, PATIENCE};
+use support::{Agent, PATIENCE, with_long_buckets};
 
 /// Kilobytes of resident memory: `VmRSS` now, `VmHWM` at most. `None` when the process has ended.
 fn kilobytes(id: u32, name: &str) -> Option<u64> {
@@ -34,7 +34,7 @@ fn a_flush_adds_less_than_a_quarter() {
          api_key: 0123456789abcdef0123456789abcdef\n    url: http://{}\n",
         intake.address,
     );
-    std::fs::write(&config, text).unwrap();
+    std::fs::write(&config, with_long_buckets(&text)).unwrap();
     let agent = Agent::start(&["--config", config.to_str().unwrap()], &[]);
     let id = agent.id();
     let idle = kilobytes(id, "VmRSS:").unwrap();
