@@ -5,7 +5,8 @@
 #   stress.sh               the tests of files that changed since the tree that passed last, or since the previous commit
 #   stress.sh FILTERSET     the tests of a filter set of nextest, such as 'test(/^hand_over::/)'
 #
-# STRESS_ROUNDS (20) and STRESS_SECONDS (120) bound it; no round begins after the time is over.
+# STRESS_ROUNDS (20) and STRESS_SECONDS (120) bound it. A round of many tests has parts of about a hundred, which take a minute or more;
+# no part begins after the time is over. The tree says which part is first, so that each change begins with another one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${STRESS_ROUNDS:-20} seconds=${STRESS_SECONDS:-120}
@@ -36,6 +37,10 @@ else
 fi
 
 "${run[@]}" --no-run
+tests=$("$cargo" nextest list --workspace --features weir/kafka --locked --message-format oneline -E "$filter" | wc -l)
+parts=$(((tests + 99) / 100))
+tree=$(scripts/tree.sh)
+first=$((parts > 0 ? 0x${tree:0:4} % parts : 0))
 loops=()
 trap 'kill "${loops[@]}" 2>/dev/null || true' EXIT
 for _ in 1 2; do
@@ -43,11 +48,14 @@ for _ in 1 2; do
   loops+=($!)
 done
 start=$SECONDS
-for round in $(seq "$rounds"); do
-  "${run[@]}" --test-threads 8 --status-level fail --final-status-level fail --show-progress none -E "$filter" || {
-    echo "stress: failed in round $round of $rounds" >&2
+done=0
+while [ "$done" -lt $((rounds * parts)) ] && [ $((SECONDS - start)) -lt "$seconds" ]; do
+  part=$(((first + done) % parts + 1))
+  "${run[@]}" --test-threads 8 --status-level fail --final-status-level fail --show-progress none \
+    --partition "slice:$part/$parts" -E "$filter" || {
+    echo "stress: failed in part $part of $parts, after $done that passed" >&2
     exit 1
   }
-  [ $((SECONDS - start)) -lt "$seconds" ] || break
+  done=$((done + 1))
 done
-echo "stress: $round rounds in $((SECONDS - start)) s beside two busy loops: $filter"
+echo "stress: $tests tests in $parts parts, $done parts run in $((SECONDS - start)) s beside two busy loops: $filter"
