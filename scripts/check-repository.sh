@@ -8,6 +8,9 @@ large=$(git ls-files -z | xargs -0 -r stat -c '%s %n' | awk '$1 > 1048576 {print
 for file in README.md ARCHITECTURE.md CHANGELOG.md; do
   [ -s "$file" ] || { echo "$file is missing or empty"; bad=1; }
 done
+# A newcomer reads it whole.
+words=$(wc -w <ARCHITECTURE.md)
+[ "$words" -le 3000 ] || { echo "ARCHITECTURE.md has $words words, at most 3000: figures belong in docs/decisions"; bad=1; }
 for script in $(git ls-files 'scripts/*.sh' 'packaging/*.sh' '.ci/run'); do
   bash -n "$script" || bad=1
   [ -x "$script" ] || { echo "$script is not executable"; bad=1; }
