@@ -5,56 +5,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
 use weir_ingest::Readings;
-use weir_output::delivery::SavedStates;
 use weir_state::AgentId;
 
-use super::clients::{CLIENT, Clients, Request};
+use super::clients::{Clients, Request};
 use super::disk::{Killed, World};
-use super::process::{Plan, Process, directory};
+use super::process::{Plan, Process};
 use super::random::Random;
 use super::receivers::{Mood, Receiver, Receivers, SCRAPE, lock};
-use crate::admin::status::StateStatus;
-use crate::life::Resumed;
+
+macro_rules! say {
+    ($schedule:expr, $($what:tt)*) => {
+        if $schedule.is_verbose {
+            eprintln!("{:>7} ms  {}", $schedule.monotonic / MILLISECOND - 1000, format!($($what)*));
+        }
+    };
+}
+
+mod checks;
+mod starts;
+
+use checks::Reported;
+use starts::Damage;
 
 /// Simulated time of a schedule.
 const LENGTH: u64 = 60_000_000_000;
 const MILLISECOND: u64 = 1_000_000;
-
-/// Numbers that starts have reported.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Reported {
-    lost: u64,
-    undelivered: BTreeMap<String, u64>,
-    /// Of these, those that may have been delivered.
-    uncertain: BTreeMap<String, u64>,
-}
-
-impl Reported {
-    fn of(state: &StateStatus) -> Reported {
-        Reported {
-            lost: state.samples_lost,
-            undelivered: state.samples_undelivered.clone(),
-            uncertain: state.samples_uncertain.clone(),
-        }
-    }
-
-    /// The samples of one output.
-    fn uncertain(&self, name: &str) -> u64 {
-        self.uncertain.get(name).copied().unwrap_or(0)
-    }
-
-    fn for_output(&self, name: &str) -> u64 {
-        self.lost + self.undelivered.get(name).copied().unwrap_or(0)
-    }
-}
-
-/// A file that was damaged after a kill, and what a start would find without the damage.
-struct Damage {
-    what: &'static str,
-    restored: u64,
-    own_lost: u64,
-    reported: Reported,
-}
 
 pub struct Schedule {
     random: Random,
@@ -88,14 +63,6 @@ pub struct Schedule {
     pub kills: u64,
     pub stops: u64,
     is_verbose: bool,
-}
-
-macro_rules! say {
-    ($schedule:expr, $($what:tt)*) => {
-        if $schedule.is_verbose {
-            eprintln!("{:>7} ms  {}", $schedule.monotonic / MILLISECOND - 1000, format!($($what)*));
-        }
-    };
 }
 
 impl Schedule {
@@ -388,216 +355,6 @@ impl Schedule {
         say!(self, "the disk is repaired");
     }
 
-    fn start(&mut self) {
-        let is_damaged =
-            self.was_killed && self.inexact.is_none() && self.random.one_in(4) && self.do_damage();
-        let failures = self.disk.failures();
-        let disk = self.disk.process();
-        if !is_damaged && self.random.one_in(8) {
-            let operations = self.random.below(3000);
-            self.disk.kill_after(operations);
-        }
-        let (plan, receivers, now) = (self.plan.clone(), self.receivers.clone(), self.now());
-        let random = &mut self.random;
-        let started = catch_unwind(AssertUnwindSafe(|| {
-            Process::start(&disk, &plan, &receivers, now, random)
-        }));
-        if self.disk.failures() != failures {
-            self.inexact = self.inexact.or(Some("the disk failed at a start"));
-        }
-        match started {
-            Ok(Ok(process)) => self.started(process),
-            Ok(Err(error)) => {
-                self.disk.end_process();
-                say!(self, "a process cannot start: {error}");
-            }
-            Err(panic) if panic.is::<Killed>() => self.end_by_kill(),
-            Err(panic) => resume_unwind(panic),
-        }
-    }
-
-    fn started(&mut self, process: Process) {
-        let own = process.status().clone();
-        let books = process.books().state;
-        say!(
-            self,
-            "starts as {}: continues {}, kills {}, lost {}, undelivered {:?}; so far lost {}, undelivered {:?}",
-            own.epoch,
-            own.samples_restored,
-            own.kills,
-            own.samples_lost,
-            own.samples_undelivered,
-            books.samples_lost,
-            books.samples_undelivered
-        );
-        if books.set_aside > 0 {
-            self.inexact = self.inexact.or(Some("state was set aside"));
-        }
-        if self.inexact.is_none() {
-            assert_eq!(own.outputs_reset, 0, "sums were reset without a reason");
-        }
-        if let Some(damage) = self.damage.take()
-            && self.inexact.is_none()
-        {
-            let what = damage.what;
-            assert_eq!(own.samples_restored, damage.restored, "with damaged {what}");
-            assert_eq!(own.samples_lost, damage.own_lost, "with damaged {what}");
-            // The books of earlier processes are gone with their reports.
-            let now = Reported::of(&books);
-            self.forgotten.lost += damage.reported.lost - now.lost;
-            for (all, before, now) in [
-                (
-                    &mut self.forgotten.undelivered,
-                    damage.reported.undelivered,
-                    now.undelivered,
-                ),
-                (
-                    &mut self.forgotten.uncertain,
-                    damage.reported.uncertain,
-                    now.uncertain,
-                ),
-            ] {
-                for (name, samples) in before {
-                    *all.entry(name.clone()).or_default() += samples - now.get(&name).unwrap_or(&0);
-                }
-            }
-        }
-        self.was_killed = false;
-        self.continued += own.samples_restored;
-        if self.inexact.is_none() {
-            self.check_start(&process, own.samples_restored, &Reported::of(&books));
-        }
-        self.process = Some(process);
-    }
-
-    /// Right after a start nothing is on its way: whatever was sent is in the bucket that continues, or accepted, or reported.
-    fn check_start(&self, process: &Process, restored: u64, reported: &Reported) {
-        let sent: u64 = self.sent.values().sum();
-        for receiver in &*lock(&self.receivers) {
-            let name = &receiver.name;
-            let told = reported.for_output(name) + self.forgotten.for_output(name);
-            assert_eq!(
-                receiver.samples() + receiver.dropped + told + restored,
-                sent + receiver.accepted_unsaid,
-                "{name}: at a start, delivered {} + dropped {} + reported {told} + continued {restored} = sent {sent} + accepted and \
-                 reported {}",
-                receiver.samples(),
-                receiver.dropped,
-                receiver.accepted_unsaid
-            );
-            self.check_uncertain(receiver, reported);
-        }
-        let scraped: u64 = process.scraped().values().sum();
-        let told = reported.for_output(SCRAPE) + self.forgotten.for_output(SCRAPE);
-        assert_eq!(
-            scraped + told + restored,
-            sent,
-            "scrape: at a start, shows {scraped} + reported {told} + continued {restored} = sent {sent}"
-        );
-    }
-
-    /// Samples that were accepted and reported as lost all the same were reported as uncertain.
-    fn check_uncertain(&self, receiver: &Receiver, reported: &Reported) {
-        let name = &receiver.name;
-        let uncertain = reported.uncertain(name) + self.forgotten.uncertain(name);
-        assert!(
-            receiver.accepted_unsaid <= uncertain,
-            "{name}: {} accepted and reported, only {uncertain} of them as uncertain",
-            receiver.accepted_unsaid
-        );
-    }
-
-    /// Damages a small file, and finds out what a start would continue without that.
-    fn do_damage(&mut self) -> bool {
-        let copy = self.disk.copy();
-        let settings = self.plan.life();
-        let Ok(clean) = directory(&copy.process(), &self.plan, self.now()) else {
-            return false;
-        };
-        let resumed = Resumed::look(clean, &settings, self.now().wall_ms);
-        let (_, own, earlier) = resumed.started(&settings, &SavedStates::default());
-        let mut all = crate::admin::status::Status {
-            state: own.clone(),
-            ..Default::default()
-        };
-        if let Some(earlier) = earlier {
-            all.add_earlier(&earlier);
-        }
-        let cut = self.random.one_in(2);
-        let at = self.random.next();
-        let change = |bytes: &mut Vec<u8>| match cut {
-            true => bytes.truncate(at as usize % (bytes.len() + 1)),
-            false => {
-                let length = bytes.len().max(1);
-                if let Some(byte) = bytes.get_mut(at as usize % length) {
-                    *byte ^= 1 << (at >> 60 & 7);
-                }
-            }
-        };
-        let what = self.random.one_of(&["books", "agent"]);
-        if !self.disk.damage(what, change) {
-            return false;
-        }
-        say!(self, "damages {what}");
-        self.damage = Some(Damage {
-            what,
-            restored: own.samples_restored,
-            own_lost: own.samples_lost,
-            reported: Reported::of(&all.state),
-        });
-        true
-    }
-
-    fn stop(&mut self) {
-        let Some(mut process) = self.process.take() else {
-            return;
-        };
-        let delivers_before = self.random.one_in(2);
-        let now = self.now();
-        let was_full = self.is_disk_full;
-        let accept = lock(&self.receivers).iter().all(|of| of.mood == Mood::Accepts);
-        if self.random.one_in(10) {
-            let operations = self.random.below(200);
-            self.disk.kill_after(operations);
-        }
-        let has_no_tally = process.has_no_tally();
-        let stopped = catch_unwind(AssertUnwindSafe(|| {
-            if delivers_before {
-                process.outputs().deliver();
-            }
-            process.stop(now)
-        }));
-        match stopped {
-            Ok(stopped) => {
-                say!(self, "stops, keeps {}, error {:?}", stopped.keeps, stopped.error);
-                self.stops += 1;
-                self.disk.end_process();
-                self.clients.process_ended();
-                if was_full && accept {
-                    assert_eq!(
-                        stopped.error, None,
-                        "a stop loses, though outputs take everything"
-                    );
-                    assert!(stopped.is_delivered);
-                }
-                self.was_killed = stopped.error.is_some();
-                if !stopped.keeps {
-                    self.inexact = self.inexact.or(Some("a stop found no room for sums and books"));
-                }
-            }
-            Err(panic) if panic.is::<Killed>() => {
-                self.end_by_kill();
-                if self.is_disk_troubled {
-                    self.inexact = self.inexact.or(Some("a stop found no room for sums and books"));
-                }
-                if has_no_tally {
-                    self.inexact = self.inexact.or(Some("a process without a tally was killed"));
-                }
-            }
-            Err(panic) => resume_unwind(panic),
-        }
-    }
-
     /// Ends all trouble, and lets everything be delivered that was received.
     fn heal(&mut self) {
         say!(self, "all trouble ends");
@@ -637,63 +394,6 @@ impl Schedule {
             }
         }
         panic!("something is never delivered");
-    }
-
-    fn check(&mut self) {
-        let Some(process) = &mut self.process else { return };
-        let scraped = process.outputs().scraped();
-        let reported = Reported::of(&process.books().state);
-        let sent: u64 = self.sent.values().sum();
-        let receivers = lock(&self.receivers);
-        for receiver in &*receivers {
-            let name = &receiver.name;
-            if !self.lost_power {
-                for (series, samples) in &receiver.accepted {
-                    // A start without the state has no numbers.
-                    if self.inexact.is_some() && series.starts_with(CLIENT) {
-                        continue;
-                    }
-                    let offered = self.offered.get(series).copied().unwrap_or(0);
-                    assert!(
-                        *samples <= offered,
-                        "{name} has {samples} of {series}, {offered} were sent"
-                    );
-                }
-            }
-            if self.inexact.is_some() {
-                continue;
-            }
-            let told = reported.for_output(name) + self.forgotten.for_output(name);
-            assert_eq!(
-                receiver.samples() + receiver.dropped + told,
-                sent + receiver.accepted_unsaid,
-                "{name}: delivered {} + dropped {} + reported {told} = sent {sent} + accepted and reported {}",
-                receiver.samples(),
-                receiver.dropped,
-                receiver.accepted_unsaid
-            );
-            self.check_uncertain(receiver, &reported);
-            if !self.steps_clock {
-                let twice = receiver.parts.iter().find(|(_, times)| **times > 1);
-                assert_eq!(twice, None, "{name} has a bucket twice");
-            }
-        }
-        if self.inexact.is_none() {
-            let scraped: u64 = scraped.values().sum();
-            let told = reported.for_output(SCRAPE) + self.forgotten.for_output(SCRAPE);
-            assert_eq!(
-                scraped + told,
-                sent,
-                "scrape: shows {scraped} + reported {told} = sent {sent}"
-            );
-        }
-        say!(
-            self,
-            "ends: sent {sent}, {} kills, {} stops, {}",
-            self.kills,
-            self.stops,
-            self.inexact.unwrap_or("exact")
-        );
     }
 
     /// Samples that a receiver has, and that were reported as lost: a kill came between its answer and the note of that.
