@@ -18,10 +18,12 @@ else
   export RUSTC_BOOTSTRAP=1
 fi
 for target in "${targets[@]}"; do
-  found=$(mktemp -d)
+  kept=$(mktemp -d) found=$(mktemp -d)
+  fuzz/corpus.py unpack "$target" "$kept"
   echo "fuzzing $target for ${seconds}s"
-  cargo "${toolchain[@]}" fuzz run "${sanitizer[@]}" "$target" "$found" "fuzz/corpus/$target" -- \
+  cargo "${toolchain[@]}" fuzz run "${sanitizer[@]}" "$target" "$found" "$kept" -- \
     -max_total_time="$seconds" -max_len=4096 -timeout=10 -print_final_stats=1
-  cargo "${toolchain[@]}" fuzz run "${sanitizer[@]}" "$target" "fuzz/corpus/$target" "$found" -- -merge=1 -max_len=4096
-  rm -rf "$found"
+  cargo "${toolchain[@]}" fuzz run "${sanitizer[@]}" "$target" "$kept" "$found" -- -merge=1 -max_len=4096
+  fuzz/corpus.py pack "$target" "$kept"
+  rm -rf "$kept" "$found"
 done

@@ -1,5 +1,5 @@
 //! Properties that hold for any bytes. The fuzzer searches for inputs that violate them; the tests replay the inputs that the fuzzer has
-//! kept (`fuzz/corpus`).
+//! kept (`fuzz/corpus`, an input per line).
 //!
 //! Every function accepts any input and panics if its property is violated.
 
