@@ -239,6 +239,8 @@ export interface Explanation {
     dropped: boolean;
   }[];
   context: { name: string; type: string; host: string; tags: string[] } | null;
+  /** Of a metric: its series at each output. */
+  outputs?: { output: string; series: string[] }[];
 }
 
 /** A message of the tail. */

@@ -3,3 +3,28 @@
 export function Words({ text }: { text: string }) {
   return <>{text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part))}</>;
 }
+
+/** The series of a metric at each output. */
+export function OutputNames({ outputs }: { outputs: { output: string; series: string[] }[] }) {
+  return (
+    <section class="scroll" tabIndex={0} aria-label="names at the outputs">
+      <table>
+        <tbody>
+          {outputs.map(({ output, series }) => (
+            <tr key={output}>
+              <th scope="row">{output}</th>
+              <td>
+                {series.map((one) => (
+                  <div key={one}>
+                    <code>{one}</code>
+                  </div>
+                ))}
+                {series.length === 0 && "drops it"}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}

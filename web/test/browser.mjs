@@ -295,6 +295,20 @@ try {
     await until("the keys are listed", async () => (await text("main")).includes("undoes the last choice"));
   });
 
+  await test("contexts, senders and names at the outputs are behind a chart", async () => {
+    await open("metrics?metric=page.views&where=user:ann");
+    await page.locator("summary:has-text('Names at the outputs')").click();
+    await until("the names are there", async () =>
+      (await text("section[aria-label='names at the outputs']")).includes('page_views_total{user="ann"}'),
+    );
+    await page.locator("button:has-text('a line for each context')").click();
+    await until("each context has a line", async () => (await text(".legend")).includes("env:prod user:ann"));
+    assert.equal(
+      await page.locator("a:has-text('messages and senders')").getAttribute("href"),
+      "#/tail?match=page.views",
+    );
+  });
+
   await test("a distribution has a heat map", async () => {
     await open("metrics?metric=latency&fn=heatmap");
     await until("the heat map is there", async () => (await page.locator(".heatmap canvas").count()) === 1);
@@ -333,7 +347,11 @@ try {
     await page.fill("form input", "page.views:1|c|#user:me");
     await page.locator("form button").click();
     await until("it is accepted", async () => (await text(".fine")).includes("Accepted"));
-    assert.match(await text("main table"), /user:me/);
+    assert.match(await text("main table >> nth=0"), /user:me/);
+    assert.match(
+      await text("section[aria-label='names at the outputs']"),
+      /prometheus\s+page_views_total\{user="me"\}/,
+    );
     await page.fill("form input", "http.requests:1|q");
     await page.locator("form button").click();
     await until("it is rejected", async () => (await text(".alarm")).includes("Rejected: bad_type"));

@@ -17,6 +17,7 @@ pub mod influx;
 pub mod json_lines;
 pub mod kafka;
 pub mod otlp;
+mod preview;
 pub mod probe;
 pub mod prometheus;
 pub mod protobuf;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use weir_aggregate::Expansion;
+use weir_aggregate::{Batch, Expansion};
 use weir_config::settings;
 
 use crate::StartError;
@@ -11,6 +11,7 @@ use crate::delivery::{
     BoxFuture, Delivery, Endpoint, Landed, Order, Outcome, OutputEnvironment, Payload, Transport,
 };
 use crate::json_lines::LinesEncoder;
+use crate::preview;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 
 settings! {
@@ -31,6 +32,11 @@ pub(crate) const TYPE: OutputType = OutputType {
 const PAYLOAD_BYTES: usize = 256 << 10;
 
 impl Start for StdoutSettings {
+    fn preview(&self, batch: &Batch, expansion: &Arc<Expansion>) -> Vec<String> {
+        let encoder = LinesEncoder::new(expansion.clone(), PAYLOAD_BYTES);
+        preview::of_lines(&preview::payloads(encoder, batch), preview::of_json)
+    }
+
     fn start(
         &self,
         name: &str,

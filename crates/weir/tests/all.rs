@@ -28,6 +28,7 @@ mod dead_outputs;
 mod delivery;
 mod doctor;
 mod executed_pages;
+mod explained_outputs;
 mod fleet;
 mod fleet_prometheus;
 mod flood;

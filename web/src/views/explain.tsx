@@ -5,7 +5,7 @@ import type { Explanation } from "../api";
 import { usePolled } from "../data";
 import { byteRange } from "../format";
 import { go, write } from "../route";
-import { Words } from "../words";
+import { OutputNames, Words } from "../words";
 
 export function Explain({ params }: { params: URLSearchParams }) {
   const [line, setLine] = useState(params.get("line") ?? "");
@@ -61,7 +61,7 @@ function Rejection({ explanation }: { explanation: Explanation }) {
 }
 
 function Result({ explanation }: { explanation: Explanation }) {
-  const { rejected, note, context, origin, steps, listener, others } = explanation;
+  const { rejected, note, context, origin, steps, listener, others, outputs } = explanation;
   return (
     <section>
       {rejected ? <Rejection explanation={explanation} /> : <p class="fine">✓ Accepted</p>}
@@ -100,6 +100,12 @@ function Result({ explanation }: { explanation: Explanation }) {
             )}
           </tbody>
         </table>
+      )}
+      {outputs && (
+        <>
+          <h2>At the outputs</h2>
+          <OutputNames outputs={outputs} />
+        </>
       )}
       {steps.length > 0 && (
         <>

@@ -1,7 +1,7 @@
 // One chart of up to six metrics, with a formula, groups, filters and a legend.
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Kind, Metrics as MetricList, Params, Points, TagKey } from "../api";
+import type { Explanation, Kind, Metrics as MetricList, Params, Points, TagKey } from "../api";
 import { Chart, COLOURS, HeatmapChart, type Line } from "../chart";
 import { usePolled, useQueries } from "../data";
 import {
@@ -25,6 +25,7 @@ import { clock, duration, exact, utc } from "../format";
 import { useKeys } from "../keys";
 import { type Change, go, write } from "../route";
 import { formatter, UNITS, unitOf } from "../units";
+import { OutputNames } from "../words";
 
 const OF_SAMPLES = ["p50", "p95", "p99", "avg", "min", "max", "sum", "count", "rate", "heatmap"];
 const FUNCTIONS: Record<Kind, string[]> = {
@@ -141,6 +142,9 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
           {showsValues && <Values times={first.times} lines={shown} format={format} />}
         </details>
       )}
+      {chosen.map((one, at) => (
+        <Behind key={one.letter} one={one} kind={now.data[at]?.kind} isAlone={chosen.length === 1} />
+      ))}
       {chosen.map((one) => (
         <Tags key={one.letter} one={one} isAlone={chosen.length === 1} by={explored.by} />
       ))}
@@ -623,6 +627,52 @@ function Values(props: { times: number[]; lines: ColouredLine[]; format: (value:
       </table>
     </section>
   );
+}
+
+const TYPES: Record<Kind, string> = {
+  counter: "c",
+  rate: "c",
+  gauge: "g",
+  set: "s",
+  distribution: "d",
+  histogram: "h",
+};
+
+/** A message of the chosen series, as far as the filter names it. */
+function messageOf(one: Chosen, kind: Kind): string {
+  const tags = one.where.filter((tag) => !tag.startsWith("!") && !/[*?]/.test(tag));
+  return `${one.metric}:1|${TYPES[kind]}${tags.length > 0 ? `|#${tags.join(",")}` : ""}`;
+}
+
+/** Behind the lines: contexts, senders, and names at the outputs. */
+function Behind({ one, kind, isAlone }: { one: Chosen; kind: Kind | undefined; isAlone: boolean }) {
+  const { data } = usePolled<{ tags: TagKey[] }>("tags", { metric: one.metric }, 10);
+  const [isOpen, setIsOpen] = useState(false);
+  const of = isAlone ? "" : ` of ${one.letter.toUpperCase()}`;
+  const keys = data?.tags.map((key) => key.key) ?? [];
+  if (!kind) return null;
+  return (
+    <section>
+      <p class="choices">
+        {isAlone && keys.length > 0 && (
+          <button type="button" onClick={() => go({ by: keys, hide: undefined, only: undefined })}>
+            a line for each context
+          </button>
+        )}
+        <a href={write("tail", { match: one.metric })}>messages and senders{of} as they arrive</a>
+      </p>
+      <details open={isOpen} onToggle={(event) => setIsOpen((event.target as HTMLDetailsElement).open)}>
+        <summary>Names at the outputs{of}</summary>
+        {isOpen && <Names line={messageOf(one, kind)} />}
+      </details>
+    </section>
+  );
+}
+
+function Names({ line }: { line: string }) {
+  const { data, error } = usePolled<Explanation>("explain", { line }, 0);
+  if (error) return <p class="quiet">{error}</p>;
+  return <OutputNames outputs={data?.outputs ?? []} />;
 }
 
 function Tags({ one, isAlone, by }: { one: Chosen; isAlone: boolean; by: string[] }) {

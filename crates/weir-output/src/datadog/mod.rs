@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use weir_aggregate::Expansion;
+use weir_aggregate::{Batch, Expansion};
 
 pub use encode::{DatadogEncoder, RequestKind, parse_route, route};
 use form::{Form, Forms};
@@ -25,6 +25,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Parts, Payload, Transport,
 };
 use crate::http::{self, Client, HeaderError, RequestError, Response};
+use crate::preview;
 use crate::probe::{Destination, Route};
 use crate::settings::{DatadogSettings, Secret, Start};
 
@@ -103,6 +104,11 @@ fn intakes<'a>(
 }
 
 impl Start for DatadogSettings {
+    fn preview(&self, batch: &Batch, expansion: &Arc<Expansion>) -> Vec<String> {
+        let encoder = DatadogEncoder::new(self, expansion.clone());
+        preview::of_parts(&preview::payloads(encoder, batch), parts::Elements::of)
+    }
+
     fn start(
         &self,
         name: &str,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinError;
-use weir_aggregate::Expansion;
+use weir_aggregate::{Batch, Expansion};
 use weir_config::{DURATION_MAX, PathUse, SettingProblem, SettingType, choices, settings};
 
 use crate::StartError;
@@ -18,6 +18,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Landed, Order, Outcome, OutputEnvironment, Payload, Transport,
 };
 use crate::json_lines::LinesEncoder;
+use crate::preview;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 
 use log_file::LogFile;
@@ -114,6 +115,11 @@ const PAYLOAD_BYTES: usize = 256 << 10;
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Start for FileSettings {
+    fn preview(&self, batch: &Batch, expansion: &Arc<Expansion>) -> Vec<String> {
+        let encoder = LinesEncoder::new(expansion.clone(), PAYLOAD_BYTES);
+        preview::of_lines(&preview::payloads(encoder, batch), preview::of_json)
+    }
+
     fn start(
         &self,
         name: &str,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use weir_aggregate::Expansion;
+use weir_aggregate::{Batch, Expansion};
 use weir_config::{SettingProblem, SettingType, choices, settings};
 use weir_protocol::Kind as MetricKind;
 use weir_units::Address;
@@ -19,6 +19,7 @@ use crate::StartError;
 use crate::claims::{self, Notes, shown};
 use crate::datagrams::Udp;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Payload, Transport};
+use crate::preview;
 use crate::probe::Destination;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, QueueSettings, Start};
 use crate::tcp::reset_on_close;
@@ -148,6 +149,12 @@ fn is_prefix(text: &str) -> bool {
 }
 
 impl Start for GraphiteSettings {
+    fn preview(&self, batch: &Batch, _: &Arc<Expansion>) -> Vec<String> {
+        let encoder = GraphiteEncoder::new(self, u64::MAX, Arc::default());
+        let path = |line: &str| Some(line.split(' ').next()?.to_owned());
+        preview::of_lines(&preview::payloads(encoder, batch), path)
+    }
+
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(vec![Destination::at(self.address.parse()?)])
     }

@@ -71,6 +71,17 @@ pub fn has_line(series: &Series<'_>, has_parts: bool) -> bool {
     }
 }
 
+/// Measurement and tags of a line, and the names of its fields.
+pub fn series_of(line: &str) -> Option<String> {
+    let bytes = line.as_bytes();
+    let end = (0..bytes.len()).find(|&at| bytes[at] == b' ' && (at == 0 || bytes[at - 1] != b'\\'))?;
+    let fields = line[end + 1..].split(' ').next()?.split(',');
+    let names: Vec<&str> = fields
+        .filter_map(|field| Some(field.split_once('=')?.0))
+        .collect();
+    Some(format!("{} {}", &line[..end], names.join(",")))
+}
+
 /// Turns series into lines.
 pub struct LineWriter {
     settings: LineSettings,

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap};
-use weir_aggregate::Expansion;
+use weir_aggregate::{Batch, Expansion};
 use weir_config::{Secret, SettingProblem, SettingType, choices, settings};
 use weir_units::Address;
 
 pub use encode::InfluxEncoder;
+pub(crate) use line::series_of;
 pub use line::{LineSettings, LineWriter, Precision};
 
 use crate::StartError;
@@ -21,6 +22,7 @@ use crate::claims::{self, Notes};
 use crate::datagrams::Udp;
 use crate::delivery::{Delivery, Endpoint, Order, OutputEnvironment, Transport};
 use crate::http::{self, HeaderError};
+use crate::preview;
 use crate::probe::{Destination, Route};
 use crate::settings::{Authorization, BatchOutput, DeliverySettings, OutputType, Start};
 
@@ -217,6 +219,15 @@ impl InfluxSettings {
 }
 
 impl Start for InfluxSettings {
+    fn preview(&self, batch: &Batch, _: &Arc<Expansion>) -> Vec<String> {
+        let uncompressed = InfluxSettings {
+            compression: InfluxCompression::None,
+            ..self.clone()
+        };
+        let encoder = InfluxEncoder::new(&uncompressed, u64::MAX, Arc::default());
+        preview::of_lines(&preview::payloads(encoder, batch), series_of)
+    }
+
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         if self.is_udp() {
             return Ok(vec![Destination::at(self.url.parse()?)]);

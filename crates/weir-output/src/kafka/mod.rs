@@ -12,7 +12,7 @@ mod settings;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use weir_aggregate::Expansion;
+use weir_aggregate::{Batch, Expansion};
 use weir_config::LogConnection;
 use weir_log::{AnyLog, Connection};
 use weir_merge::{Log as _, Plan};
@@ -26,6 +26,7 @@ pub use settings::{CLIENT, Format, KafkaSettings, connection};
 use crate::StartError;
 use crate::delivery::{AgentIdentity, Delivery, Encode, Endpoint, Order, OutputEnvironment};
 use crate::json_lines::LinesEncoder;
+use crate::preview;
 use crate::probe::{BROKERS_PATIENCE, Destination, Route};
 use crate::settings::{DeliverySettings, Start};
 
@@ -45,6 +46,27 @@ const ENCODERS_BITS: u32 = 20;
 static ENCODERS: AtomicU64 = AtomicU64::new(0);
 
 impl Start for KafkaSettings {
+    fn preview(&self, batch: &Batch, expansion: &Arc<Expansion>) -> Vec<String> {
+        match self.format {
+            Format::Merge => {
+                let mut rules = FleetRules::new(self);
+                let names = batch.series().filter_map(|series| {
+                    rules.named(&series, batch, |name| {
+                        preview::tagged(name.name, name.tags.iter().copied())
+                    })
+                });
+                preview::each_once(names.collect())
+            }
+            Format::Json => {
+                let encoder = LinesEncoder::new(expansion.clone(), LINES_BYTES);
+                preview::of_lines(&preview::payloads(encoder, batch), preview::of_json)
+            }
+            Format::Influx => InfluxLines::new().map_or(Vec::new(), |lines| {
+                preview::of_lines(&preview::payloads(lines, batch), crate::influx::series_of)
+            }),
+        }
+    }
+
     fn start(
         &self,
         name: &str,

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use reqwest::Method;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
-use weir_aggregate::Expansion;
+use weir_aggregate::{Batch, Expansion};
 
 pub use encode::{Facts, OtlpEncoder};
 pub(crate) use settings::TYPE;
@@ -24,6 +24,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Parts, Payload, Transport,
 };
 use crate::http::{self, Client, Http2, Response};
+use crate::preview;
 use crate::probe::{Destination, Route};
 use crate::protobuf::{Content, for_each_field};
 use crate::settings::Start;
@@ -40,6 +41,15 @@ fn url(settings: &OtlpSettings) -> String {
 }
 
 impl Start for OtlpSettings {
+    fn preview(&self, batch: &Batch, expansion: &Arc<Expansion>) -> Vec<String> {
+        let (weights, clock) = (expansion.weights(), Clock::system());
+        let encoder = OtlpEncoder::new(self, weights, u64::MAX, clock, Arc::default());
+        let is_gzip = self.compression == OtlpCompression::Gzip;
+        preview::of_parts(&preview::payloads(encoder, batch), |payload| {
+            parts::Points::of(payload, is_gzip)
+        })
+    }
+
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(vec![Destination {
             label: http::shown_url(&self.url),

@@ -16,6 +16,7 @@ use weir_aggregate::{Batch, Weights};
 use weir_protocol::Kind;
 
 use crate::counters::ScrapeCounter;
+use crate::preview::{each_once, without_bounds};
 use crate::settings::PrometheusSettings;
 
 mod accept;
@@ -206,6 +207,18 @@ impl Scrape {
     fn lock(&self) -> MutexGuard<'_, CumulativeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The series that a scrape shows after a batch, as the text format has them.
+pub fn preview(settings: &PrometheusSettings, weights: Weights, batch: &Batch) -> Vec<String> {
+    let scrape = Arc::new(Scrape::new(settings.clone(), weights, usize::MAX));
+    scrape.take(batch, 0);
+    let mut rendering = scrape.render(Format::Text, false, &[], 0);
+    let text: Vec<u8> = std::iter::from_fn(|| rendering.next_piece()).flatten().collect();
+    let text = String::from_utf8_lossy(&text);
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let series = samples.filter_map(|line| Some(without_bounds(line.rsplit_once(' ')?.0)));
+    each_once(series.collect())
 }
 
 /// Says where a metric comes from; its name in Prometheus may not.

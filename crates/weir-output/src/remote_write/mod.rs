@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use reqwest::Method;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
-use weir_aggregate::{Expansion, Weights};
+use weir_aggregate::{Batch, Expansion, Weights};
 
 pub use encode::{Facts, RemoteWriteEncoder};
 pub(crate) use settings::TYPE;
@@ -22,6 +22,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Parts, Payload, Transport,
 };
 use crate::http::{self, Client, Response};
+use crate::preview;
 use crate::probe::{Destination, Route};
 use crate::settings::Start;
 
@@ -69,6 +70,13 @@ pub fn start(
 }
 
 impl Start for RemoteWriteSettings {
+    fn preview(&self, batch: &Batch, expansion: &Arc<Expansion>) -> Vec<String> {
+        let (weights, clock) = (expansion.weights(), Clock::system());
+        let encoder = RemoteWriteEncoder::new(self, weights, u64::MAX, clock, Arc::default());
+        let open = |payload: &Payload| parts::RequestSeries::of(self.version, payload);
+        preview::of_parts(&preview::payloads(encoder, batch), open)
+    }
+
     fn start(
         &self,
         name: &str,

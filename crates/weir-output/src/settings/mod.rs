@@ -7,7 +7,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use weir_aggregate::Expansion;
+use weir_aggregate::{Batch, Expansion};
 use weir_config::{Files, Output, Typed};
 pub use weir_config::{Secret, SettingProblem};
 
@@ -54,9 +54,25 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
         environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError>;
 
+    /// The series that it makes of a batch which is a whole bucket, as the users of the receiver see them. Nothing is sent.
+    fn preview(&self, batch: &Batch, expansion: &Arc<Expansion>) -> Vec<String>;
+
     /// Its destination, for [`crate::probe`]; `None` on this machine.
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(Vec::new())
+    }
+}
+
+impl OutputSettings {
+    /// See [`Start::preview`]. `None`: it makes no series, but passes lines on as they are.
+    pub fn preview(&self, batch: &Batch, expansion: &Arc<Expansion>) -> Option<Vec<String>> {
+        match self {
+            OutputSettings::Prometheus(settings) => {
+                Some(crate::prometheus::preview(settings, expansion.weights(), batch))
+            }
+            OutputSettings::Delivered(output) => Some(output.preview(batch, expansion)),
+            OutputSettings::Relay(_) => None,
+        }
     }
 }
 

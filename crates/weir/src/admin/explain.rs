@@ -51,6 +51,16 @@ pub struct Explanation {
     pub steps: Vec<ExplainedStep>,
     /// Absent if a rule drops the message, or its sender may not send.
     pub context: Option<ExplainedContext>,
+    /// Of a metric: its series at each output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<ExplainedOutput>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExplainedOutput {
+    pub output: String,
+    /// As users of the receiver see them; none if the output drops the metric.
+    pub series: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -154,6 +164,16 @@ impl Explanation {
                 for tag in &context.tags {
                     let _ = writeln!(page, "    {tag}");
                 }
+            }
+        }
+        for (at, output) in self.outputs.iter().enumerate() {
+            page.push_str(if at == 0 { "\noutputs\n" } else { "" });
+            let _ = writeln!(page, "  {}", output.output);
+            for series in &output.series {
+                let _ = writeln!(page, "    {series}");
+            }
+            if output.series.is_empty() {
+                page.push_str("    drops it\n");
             }
         }
         page

@@ -14,7 +14,7 @@ use crate::tap::{TapListener, unix_seconds};
 
 /// The listener that an explanation is about.
 pub struct ExplainedListener {
-    listener: TapListener,
+    pub listener: TapListener,
     /// Addresses of those that read messages in another way.
     others: Vec<String>,
 }

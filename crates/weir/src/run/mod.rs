@@ -46,6 +46,7 @@ mod relay;
 mod reporting;
 
 mod rules;
+mod sample;
 mod scrape;
 mod taps;
 mod usage;

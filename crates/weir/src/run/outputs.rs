@@ -19,6 +19,7 @@ use super::history::HistoryFeed;
 use super::pipeline::Consumers;
 use super::scrape::ScrapeOutput;
 use super::{delivery, relay};
+use crate::admin::explain::ExplainedOutput;
 use crate::admin::status::{OutputStatus, Status};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
@@ -433,6 +434,18 @@ impl Outputs {
             Output::Scrape(scrape) => Some(scrape.clone()),
             _ => None,
         })
+    }
+
+    /// The series that each output makes of a bucket.
+    pub fn preview(&self, bucket: &Batch) -> Vec<ExplainedOutput> {
+        let list = self.list();
+        let outputs = list.iter().filter_map(|running| {
+            Some(ExplainedOutput {
+                output: running.config.name.clone(),
+                series: running.config.settings.preview(bucket, &self.expansion)?,
+            })
+        });
+        outputs.collect()
     }
 
     /// Adds the outputs and their memory.

@@ -15,6 +15,7 @@ use super::ledger;
 use super::log::LastFlush;
 use super::outputs::Outputs;
 use super::pipeline::Shared;
+use super::sample;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
@@ -196,8 +197,17 @@ impl AdminSource for View {
         Box::pin(async move {
             let about = explain::ExplainedListener::choose(&self.tap_listeners, &request)?;
             // Look-ups of origins read files; no other request may wait for that.
+            let outputs = self.outputs.clone();
             let explained = tokio::task::spawn_blocking(move || {
-                explain::explain(&request, &about, &rules, origins.as_ref())
+                let mut explanation = explain::explain(&request, &about, &rules, origins.as_ref());
+                let reading = &about.listener.reading;
+                if explanation.context.is_some()
+                    && let Some(batch) =
+                        sample::batch(&request.line, reading, &explanation.origin.tags, &rules)
+                {
+                    explanation.outputs = outputs.preview(&batch);
+                }
+                explanation
             });
             explained
                 .await
