@@ -284,11 +284,12 @@ impl StateDir {
 
     /// Removes what the processes up to this epoch left for the case of a kill: `state` has it, or nothing counts any more.
     pub fn forget_until(&self, epoch: u64) {
+        // Before the tallies: without one, checkpoints would count as those of an old version.
+        checkpoints::forget(self.disk());
         self.forget_epochs(|other| other <= epoch);
         for name in [BOOKS, SUMS, PASSING] {
             let _ = self.disk.remove(name);
         }
-        checkpoints::forget(self.disk());
     }
 
     /// This process continues, because the one that was to take over has failed: what that one wrote counts no more.

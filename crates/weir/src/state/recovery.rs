@@ -329,7 +329,9 @@ impl Found<'_> {
             None => bucket,
         };
         let mut turns = self.tally.workers.iter().flatten();
-        let is_open = |start| !self.has_begun(start) || turns.all(|turn| turn.bucket == start);
+        // A clock that is set back can bring the same bucket again, so one that has ended is no open one.
+        let is_open =
+            |start| !self.has_begun(start) || turns.all(|turn| turn.bucket == start && turn.ended == 0);
         let is_open = continued.is_some_and(is_open) || bucket.is_none();
         let base = base.filter(|_| is_open);
         let since_ms = self.tally.head.map_or(0, |head| head.started_ms);

@@ -81,6 +81,16 @@ fn check_all(part: u64) {
     assert!(kills > 0 && stops > 0 && exact > SCHEDULES / 2 && unsaid > 0);
 }
 
+/// New schedules of the past that failed: a clock that came back to a bucket that had ended, and a kill while a stop removed its files.
+const FOUND: [u64; 2] = [7_014_560_705_736_134, 7_014_560_705_736_695];
+
+#[test]
+fn schedules_that_failed_once_do_not() {
+    for seed in FOUND {
+        check(seed);
+    }
+}
+
 #[test]
 fn every_schedule_delivers_or_reports_each_sample_once() {
     check_all(0);
