@@ -58,7 +58,7 @@ pub(crate) fn tagged<'a>(name: &str, tags: impl Iterator<Item = &'a str>) -> Str
     format!("{name} [{}]", tags.collect::<Vec<_>>().join(", "))
 }
 
-/// The buckets of a histogram are one series for whoever looks at it.
+/// Readers take the buckets of a histogram for one series.
 pub(crate) fn without_bounds(series: &str) -> String {
     let bound = ["{le=\"", ",le=\""]
         .iter()
