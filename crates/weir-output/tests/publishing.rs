@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use support::*;
 use tempfile::TempDir;
 use weir_aggregate::Expansion;
@@ -52,13 +53,19 @@ impl Fleet {
 
     /// A file takes the place of the log for a while: no append succeeds, not even as root.
     fn take_away(&self) {
-        std::fs::rename(self.path(), self.path().with_extension("away")).unwrap();
-        std::fs::write(self.path(), "no log").unwrap();
+        std::fs::write(self.path().with_extension("away"), "no log").unwrap();
+        self.exchange();
     }
 
     fn bring_back(&self) {
-        std::fs::remove_file(self.path()).unwrap();
-        std::fs::rename(self.path().with_extension("away"), self.path()).unwrap();
+        self.exchange();
+        std::fs::remove_file(self.path().with_extension("away")).unwrap();
+    }
+
+    /// At no instant is the path free: an agent would begin a new log there.
+    fn exchange(&self) {
+        let (log, away) = (self.path(), self.path().with_extension("away"));
+        renameat_with(CWD, &log, CWD, &away, RenameFlags::EXCHANGE).unwrap();
     }
 
     fn log(&self) -> FileLog {

@@ -4,6 +4,7 @@ use crate::support;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use support::manager::Manager;
 use support::place::{replace_by_a_file, wait_for_all};
 use support::senders::{Senders, over_unixgram};
@@ -153,16 +154,17 @@ fn totals_of_a_fleet_are_what_was_sent() {
         delivered(&of_stopped) > 0 && delivered(&of_killed) > 0
     });
 
-    // The log is down: there is a file where its directory was.
-    std::fs::rename(&log, log.with_extension("away")).unwrap();
-    std::fs::write(&log, "no log").unwrap();
+    // The log is down: there is a file where its directory was. At no instant is the path free, or an agent would begin a new log there.
+    let away = log.with_extension("away");
+    std::fs::write(&away, "no log").unwrap();
+    let exchange = || renameat_with(CWD, &log, CWD, &away, RenameFlags::EXCHANGE).unwrap();
+    exchange();
     until("both notice", || {
         [&of_stopped, &of_killed]
             .iter()
             .all(|admin| output(admin)["healthy"] == false)
     });
-    std::fs::remove_file(&log).unwrap();
-    std::fs::rename(log.with_extension("away"), &log).unwrap();
+    exchange();
     until("both deliver again", || {
         [&of_stopped, &of_killed]
             .iter()

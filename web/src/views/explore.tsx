@@ -143,10 +143,13 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
         </details>
       )}
       {chosen.map((one, at) => (
-        <Behind key={one.letter} one={one} kind={now.data[at]?.kind} isAlone={chosen.length === 1} />
-      ))}
-      {chosen.map((one) => (
-        <Tags key={one.letter} one={one} isAlone={chosen.length === 1} by={explored.by} />
+        <Behind
+          key={one.letter}
+          one={one}
+          kind={now.data[at]?.kind}
+          isAlone={chosen.length === 1}
+          by={explored.by}
+        />
       ))}
     </>
   );
@@ -644,15 +647,17 @@ function messageOf(one: Chosen, kind: Kind): string {
   return `${one.metric}:1|${TYPES[kind]}${tags.length > 0 ? `|#${tags.join(",")}` : ""}`;
 }
 
-/** Behind the lines: contexts, senders, and names at the outputs. */
-function Behind({ one, kind, isAlone }: { one: Chosen; kind: Kind | undefined; isAlone: boolean }) {
+/** Behind the lines: contexts, senders, names at the outputs, and tags. */
+function Behind(props: { one: Chosen; kind: Kind | undefined; isAlone: boolean; by: string[] }) {
+  const { one, kind, isAlone, by } = props;
   const { data } = usePolled<{ tags: TagKey[] }>("tags", { metric: one.metric }, 10);
   const [isOpen, setIsOpen] = useState(false);
   const of = isAlone ? "" : ` of ${one.letter.toUpperCase()}`;
-  const keys = data?.tags.map((key) => key.key) ?? [];
+  const tags = data?.tags ?? [];
+  const keys = tags.map((key) => key.key);
   if (!kind) return null;
   return (
-    <section>
+    <>
       <p class="choices">
         {isAlone && keys.length > 0 && (
           <button type="button" onClick={() => go({ by: keys, hide: undefined, only: undefined })}>
@@ -665,7 +670,8 @@ function Behind({ one, kind, isAlone }: { one: Chosen; kind: Kind | undefined; i
         <summary>Names at the outputs{of}</summary>
         {isOpen && <Names line={messageOf(one, kind)} />}
       </details>
-    </section>
+      {tags.length > 0 && <Tags one={one} tags={tags} of={of} isAlone={isAlone} by={by} />}
+    </>
   );
 }
 
@@ -675,15 +681,14 @@ function Names({ line }: { line: string }) {
   return <OutputNames outputs={data?.outputs ?? []} />;
 }
 
-function Tags({ one, isAlone, by }: { one: Chosen; isAlone: boolean; by: string[] }) {
-  const { data } = usePolled<{ tags: TagKey[] }>("tags", { metric: one.metric }, 10);
+function Tags(props: { one: Chosen; tags: TagKey[]; of: string; isAlone: boolean; by: string[] }) {
+  const { one, tags, of, isAlone, by } = props;
   const { where } = one;
   const set = (next: string[]) => go({ [parameter("where", one.letter)]: next });
-  if (!data || data.tags.length === 0) return null;
   return (
     <section>
-      <h2>Tags{isAlone ? "" : ` of ${one.letter.toUpperCase()}`}</h2>
-      {data.tags.map((key) => (
+      <h2>Tags{of}</h2>
+      {tags.map((key) => (
         <details key={key.key} open={isAlone && key.values_total <= 10}>
           <summary>
             <b>{key.key}</b> {exact(key.values_total)} {key.values_total === 1 ? "value" : "values"},{" "}

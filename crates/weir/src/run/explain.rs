@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_counters::Counter as _;
-use weir_ingest::point_fault;
+use weir_ingest::{ListenerSettings, point_fault};
 use weir_origin::{OriginExplanation, Origins};
 use weir_protocol::{Kind, Message, SampleList, Tags, Values, locate, parse_line, unknown_sections};
 
@@ -100,9 +100,7 @@ pub fn explain(
         others: about.others.clone(),
         ..Explanation::default()
     };
-    let samples = SampleList::of(line.as_bytes())
-        .filter(|_| reading.sample_lists && parse_line(line.as_bytes(), &reading.parse).is_err());
-    let first = samples.and_then(|list| String::from_utf8(list.lines().next()?).ok());
+    let first = first_sample(line, reading);
     let line = first.as_deref().unwrap_or(line);
     let message = match parse_line(line.as_bytes(), &reading.parse) {
         Ok(message) => message,
@@ -182,6 +180,13 @@ pub fn explain(
     }
     explanation.origin = found;
     explanation
+}
+
+/// The message of the first sample, if the listener takes the line for several.
+pub fn first_sample(line: &str, reading: &ListenerSettings) -> Option<String> {
+    let list = SampleList::of(line.as_bytes())?;
+    let is_list = reading.sample_lists && parse_line(line.as_bytes(), &reading.parse).is_err();
+    is_list.then(|| String::from_utf8(list.lines().next()?).ok())?
 }
 
 /// The reason if a rule drops a message of this sender.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use weir_aggregate::{AggregatorSettings, Batch};
 use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestSettings, ListenerSettings, Received};
-use weir_protocol::{Message, Metric, OriginFields, SampleList, Tags, encode_metric, parse_line};
+use weir_protocol::{Message, Metric, OriginFields, Tags, encode_metric, parse_line};
+
+use super::explain::first_sample;
 
 /// A full bucket in Unix time, whenever that is.
 const BUCKET: i64 = 1_700_000_000;
@@ -14,9 +16,7 @@ const BUCKET: i64 = 1_700_000_000;
 /// `None`: the message is no metric, or nothing comes of it.
 pub fn batch(line: &str, reading: &ListenerSettings, sender: &[String], rules: &Rules) -> Option<Batch> {
     let line = line.trim_end_matches(['\n', '\r']);
-    let first = SampleList::of(line.as_bytes())
-        .filter(|_| reading.sample_lists && parse_line(line.as_bytes(), &reading.parse).is_err())
-        .and_then(|list| String::from_utf8(list.lines().next()?).ok());
+    let first = first_sample(line, reading);
     let Ok(Message::Metric(metric)) = parse_line(first.as_deref().unwrap_or(line).as_bytes(), &reading.parse)
     else {
         return None;

@@ -540,6 +540,19 @@ mod tests {
     }
 
     #[test]
+    fn an_ended_bucket_whose_start_comes_again_is_not_continued() {
+        let case = Case::new();
+        case.tally.submits(1000);
+        case.tally.begins();
+        case.turn(0, 1000, 43, 0);
+        case.turn(1, 1000, 0, 0);
+        assert_eq!(case.after(), (40, 3, 0), "it is open");
+        // The clock is set back after its end.
+        case.turn(0, 1000, 2, 43);
+        assert_eq!(case.after(), (0, 45, 43), "another one is");
+    }
+
+    #[test]
     fn a_bucket_that_was_not_continued_is_not_taken_from_the_base() {
         let case = Case::new();
         case.tally.submits(1020);
