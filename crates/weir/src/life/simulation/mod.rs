@@ -81,8 +81,13 @@ fn check_all(part: u64) {
     assert!(kills > 0 && stops > 0 && exact > SCHEDULES / 2 && unsaid > 0);
 }
 
-/// New schedules of the past that failed: a clock that came back to a bucket that had ended, and a kill while a stop removed its files.
-const FOUND: [u64; 2] = [7_014_560_705_736_134, 7_014_560_705_736_695];
+/// New schedules of the past that failed: a clock that came back to a bucket that had ended, a kill while a stop removed its files, and a
+/// bucket that waited until a clock that was set back came there again.
+const FOUND: [u64; 3] = [
+    7_014_560_705_736_134,
+    7_014_560_705_736_695,
+    7_014_560_705_737_000,
+];
 
 #[test]
 fn schedules_that_failed_once_do_not() {

@@ -39,6 +39,9 @@ pub struct Schedule {
     process: Option<Process>,
     monotonic: u64,
     wall_offset: i64,
+    /// Milliseconds by which it was set back since the process started. With several workers a bucket that ended before waits until the
+    /// clock comes there again.
+    set_back: u64,
     /// Samples by name, as senders know them; without those of a turn that a kill interrupted.
     sent: BTreeMap<String, u64>,
     /// With those.
@@ -85,6 +88,7 @@ impl Schedule {
             process: None,
             monotonic: 1000 * MILLISECOND,
             wall_offset: 1_700_000_000_000 + random.below(20_000) as i64,
+            set_back: 0,
             sent: BTreeMap::new(),
             offered: BTreeMap::new(),
             clients: Clients::new(&mut random),
@@ -157,6 +161,7 @@ impl Schedule {
                 .one_of(&[-40_000, -5_000, -1_500, -300, 300, 1_500, 20_000]);
             say!(self, "the wall clock steps by {by} ms");
             self.wall_offset += by;
+            self.set_back += by.min(0).unsigned_abs();
         }
     }
 
@@ -363,8 +368,9 @@ impl Schedule {
             .iter_mut()
             .for_each(|of| of.mood = Mood::Accepts);
         self.disk.kill_after(u64::MAX);
-        let (mut quiet, width) = (0, self.plan.width);
-        for _ in 0..600 {
+        let mut quiet = 0;
+        let turns = 8 + 8 * u64::from(self.plan.width) + self.set_back / 250;
+        for _ in 0..600 + turns {
             self.monotonic += 250 * MILLISECOND;
             if self.process.is_none() {
                 self.start();
@@ -389,7 +395,7 @@ impl Schedule {
             let is_empty = is_empty.map(|is_empty| is_empty && self.clients.are_answered());
             quiet = if is_empty == Some(true) { quiet + 1 } else { 0 };
             // Buckets that have ended are on their way, and may wait until a worker that never had them ends its next one.
-            if quiet == 8 + 8 * width {
+            if quiet == turns {
                 return;
             }
         }

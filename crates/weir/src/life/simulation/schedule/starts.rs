@@ -23,6 +23,7 @@ impl Schedule {
     pub(super) fn start(&mut self) {
         let is_damaged =
             self.was_killed && self.inexact.is_none() && self.random.one_in(4) && self.do_damage();
+        self.set_back = 0;
         let failures = self.disk.failures();
         let disk = self.disk.process();
         if !is_damaged && self.random.one_in(8) {
