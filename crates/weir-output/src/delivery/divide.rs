@@ -66,6 +66,8 @@ pub async fn deliver(
 async fn attempt(shared: &Shared, transport: &dyn Transport, payload: Payload, landed: Landed) -> Outcome {
     let timeout = shared.settings.timeout;
     tokio::select! {
+        // An answer that arrived counts, also when the time is over: what was accepted is not sent again.
+        biased;
         outcome = transport.send_and_mark(payload, landed) => outcome,
         () = shared.clock.sleep_until(shared.clock.now() + timeout) => {
             Outcome::Retry { error: format!("no answer within {} s", timeout.as_secs_f64()), after: None }

@@ -1,6 +1,7 @@
 //! One request: what is checked, in which order, and the answer.
 
 use std::net::IpAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -145,11 +146,9 @@ pub async fn answer(
 ) -> Answer {
     let _under_way = columns.under_way(listener.number);
     let mut seen = seen(columns, listener, peer, &request);
-    let added = tokio::select! {
-        // A payload that was added is answered as that.
-        biased;
-        added = add(columns, listener, hosts, peer, request, seen.as_mut()) => added,
-        () = columns.passed() => Err(Refused::passing()),
+    let added = match fate(columns, listener, hosts, peer, request, seen.as_mut()).await {
+        Ok(fate) => answered(columns, listener, fate).await,
+        Err(refused) => Err(refused),
     };
     if let Some(mut seen) = seen {
         seen.refused = outcome(&added);
@@ -164,6 +163,28 @@ pub async fn answer(
     };
     columns.count(listener.number, counter, 1);
     answer
+}
+
+/// The fate of a request: a worker decides it. When another process has taken over, none adds anything more.
+async fn fate(
+    columns: &Columns,
+    listener: &ColumnListener,
+    hosts: &Hosts,
+    peer: Peer,
+    request: Request<Incoming>,
+    seen: Option<&mut SeenRequest>,
+) -> Result<ColumnFate, Refused> {
+    let mut adding = pin!(add(columns, listener, hosts, peer, request, seen));
+    tokio::select! {
+        fate = &mut adding => return fate,
+        () = columns.passed() => {}
+    }
+    // Workers had told all fates before it took over, perhaps after the last look.
+    tokio::select! {
+        biased;
+        fate = adding => fate,
+        () = std::future::ready(()) => Err(Refused::passing()),
+    }
 }
 
 /// A request for readers of the tail, if there are any.
@@ -209,7 +230,7 @@ async fn add(
     peer: Peer,
     request: Request<Incoming>,
     mut seen: Option<&mut SeenRequest>,
-) -> Result<Added, Refused> {
+) -> Result<ColumnFate, Refused> {
     check_caller(listener, hosts, &request)?;
     let endpoint = endpoint(&request)?;
     let headers = request.headers();
@@ -276,7 +297,7 @@ async fn add(
     if let (Some(seen), ColumnFate::Applied { limited } | ColumnFate::Added { limited, .. }) = (seen, fate) {
         seen.limited = limited;
     }
-    answered(columns, listener, fate).await
+    Ok(fate)
 }
 
 /// The answer to a request by its fate.
