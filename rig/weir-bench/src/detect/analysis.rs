@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use weir_regress::adjust::benjamini_hochberg;
-use weir_regress::calibration::{CalibrationState, calibrate};
+use weir_regress::calibration::calibrate;
 use weir_regress::{Rule, Verdict};
 
 pub const SCHEMA: &str = "weir-bench-report/1";
@@ -328,12 +328,7 @@ impl Report {
             flagged: c.flagged,
             low: c.low,
             high: c.high,
-            state: match c.state {
-                CalibrationState::Accepted => "accepted",
-                CalibrationState::TooWide => "too-wide",
-                CalibrationState::Failed => "failed",
-            }
-            .to_owned(),
+            state: c.state.name().to_owned(),
             created_unix: self.run.created_unix,
         }
     }

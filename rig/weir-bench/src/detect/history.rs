@@ -188,18 +188,24 @@ pub fn stored_calibration(cache: &Path, host: &str) -> Option<CalibrationNote> {
     all.get(host).cloned()
 }
 
-pub fn store_calibration(cache: &Path, host: &str, note: &CalibrationNote) -> io::Result<()> {
+/// Stores a calibration, unless a stored one has more rows: that one is returned.
+pub fn store_calibration(
+    cache: &Path,
+    host: &str,
+    note: &CalibrationNote,
+) -> io::Result<Option<CalibrationNote>> {
     let path = cache.join("calibration.json");
     let mut all: BTreeMap<String, CalibrationNote> = fs::read_to_string(&path)
         .ok()
         .and_then(|t| serde_json::from_str(&t).ok())
         .unwrap_or_default();
+    if let Some(larger) = all.get(host).filter(|stored| stored.rows > note.rows) {
+        return Ok(Some(larger.clone()));
+    }
     all.insert(host.to_owned(), note.clone());
     fs::create_dir_all(cache)?;
-    fs::write(
-        path,
-        serde_json::to_string_pretty(&all).map_err(io::Error::other)?,
-    )
+    let text = serde_json::to_string_pretty(&all).map_err(io::Error::other)?;
+    fs::write(path, text).map(|()| None)
 }
 
 #[cfg(test)]
@@ -241,6 +247,27 @@ mod tests {
             })
             .collect();
         assert!(describe(&mixed, &Options::default()).contains("No level change in 2 series of at most 10"));
+    }
+
+    #[test]
+    fn a_calibration_is_replaced_by_one_with_as_many_rows_and_not_by_a_smaller_one() {
+        let cache = tempfile::tempdir().unwrap();
+        let note = |rows, created_unix| CalibrationNote {
+            rows,
+            excluded: 6,
+            flagged: 0,
+            low: 2,
+            high: 11,
+            state: "accepted".into(),
+            created_unix,
+        };
+        let store = |note: &CalibrationNote| store_calibration(cache.path(), "here", note).unwrap();
+        assert_eq!(store(&note(60, 1)), None);
+        assert_eq!(store(&note(59, 2)), Some(note(60, 1)));
+        assert_eq!(stored_calibration(cache.path(), "here"), Some(note(60, 1)));
+        assert_eq!(store(&note(60, 3)), None);
+        assert_eq!(stored_calibration(cache.path(), "here"), Some(note(60, 3)));
+        assert_eq!(stored_calibration(cache.path(), "elsewhere"), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use weir_regress::Direction;
+use weir_regress::calibration::{CalibrationState, ROWS_MIN};
 
 pub const RUN_VERSION: u32 = 1;
 
@@ -186,15 +187,25 @@ pub struct CalibrationNote {
     pub flagged: u64,
     pub low: u64,
     pub high: u64,
-    /// `accepted`, `too-wide` or `failed`.
+    /// The name of a `CalibrationState`.
     pub state: String,
     pub created_unix: u64,
 }
 
 impl CalibrationNote {
+    /// Whether reports may rely on it. Earlier versions accepted any number of rows, so the stored word alone does not decide.
+    pub fn is_usable(&self) -> bool {
+        let sound = [CalibrationState::Accepted, CalibrationState::TooWide].map(CalibrationState::name);
+        self.rows >= ROWS_MIN && sound.contains(&self.state.as_str())
+    }
+
     pub fn sentence(&self) -> String {
+        let least = match self.rows < ROWS_MIN {
+            true => format!(" ({ROWS_MIN} are needed)"),
+            false => String::new(),
+        };
         format!(
-            "A/A: {} of {} intervals exclude zero, expected {:.0} (accepted {} to {}), {} flagged: {}",
+            "A/A: {} of {} intervals exclude zero, expected {:.0} (accepted {} to {}), {} flagged: {}{least}",
             self.excluded,
             self.rows,
             self.rows as f64 * 0.1,

@@ -425,29 +425,71 @@ fn one_seed_gives_one_payload() {
     assert_eq!(digest.as_array().unwrap().len(), 2);
 }
 
+/// The practice experiment with pinned programs and little work, so that two of them and a busy machine fit on one core.
+const PINNED: &str = r#"
+target:
+  cpus: [0]
+  command: ["{bench}", practice, target, --listen, "unixgram://{work}/p.sock", --forward, "{sink.0}", --cost, "20000"]
+load:
+  - command: ["{bench}", practice, load, --to, "unixgram://{work}/p.sock", --rate, "2000", --duration-ms, "{duration_ms}",
+      --seed, "{seed}", --manifest, "{manifest}", --capture, "{capture}"]
+measure: {warmup: 0ms, drain: 0ms}
+"#;
+
+/// `aa` binds itself to the processors beside the target's; the others do not. All must mean the same machine.
 #[test]
-#[ignore = "nightly: statistics of this machine; in the gate: bad_input::pairs_together_and_in_turn_are_calibrated_apart"]
-fn a_calibration_judges_its_rows_and_is_remembered() {
-    let library = Library::new("measure: {duration: 1s, warmup: 0ms, drain: 0ms}\n");
+fn a_calibration_is_found_by_later_processes() {
+    let library = Library::new(PINNED);
     let mut command = library.aa(&["--results", "results", "--cache", "cache"]);
     command.args(["--rows", "2", "--pairs", "2", "--accept-busy", "case"]);
     let (code, text) = output(command);
     assert!(code == 0 || code == 5, "{code}: {text}");
+    library.assert_clean();
     let report = library.report();
     assert_eq!(report["calibration"]["rows"], 2);
-    let names: Vec<&str> = report["rows"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|r| r["experiment"].as_str())
-        .collect();
+    let rows = report["rows"].as_array().unwrap().iter();
+    let mut names: Vec<&str> = rows.filter_map(|r| r["experiment"].as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["case#1", "case#2"]);
+    let doctor = || output(library.command(&["doctor", "--cache", "cache"])).1;
+    let needs =
+        |flags: &[&str]| output(library.compare(&[&["--require-calibration", "--plan"], flags].concat()));
+    // Two rows are found, and are too few.
+    assert!(doctor().contains("of 2 intervals exclude zero"), "{}", doctor());
+    let (code, text) = needs(&["--accept-busy"]);
     assert!(
-        names.contains(&"case#1") && names.contains(&"case#2"),
-        "{names:?}"
+        code == 5 && text.contains("of 2 intervals") && text.contains("30 are needed"),
+        "{code}: {text}"
     );
-    let stored = fs::read_to_string(library.path("cache/calibration.json")).unwrap();
+    // An hour later: the same place, sixty rows.
+    let file = library.path("cache/calibration.json");
+    let mut stored: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let (key, note) = stored.as_object_mut().unwrap().iter_mut().next().unwrap();
+    assert!(key.ends_with("; arms together; busy accepted"), "{key}");
+    for (field, value) in [
+        ("rows", 60),
+        ("excluded", 6),
+        ("low", 2),
+        ("high", 11),
+        ("flagged", 0),
+    ] {
+        note[field] = value.into();
+    }
+    note["state"] = "accepted".into();
+    fs::write(&file, stored.to_string()).unwrap();
     assert!(
-        stored.contains("\"rows\": 2") && stored.contains("; arms together\""),
-        "{stored}"
+        doctor().contains("ok   calibration, concurrent arms, busy machine A/A: 6 of 60"),
+        "{}",
+        doctor()
     );
+    let (code, text) = needs(&["--accept-busy"]);
+    assert_eq!(code, 0, "{text}");
+    // It is one of a busy machine and of concurrent arms.
+    for flags in [&[][..], &["--accept-busy", "--set", "measure.together=false"]] {
+        let (code, text) = needs(flags);
+        assert!(
+            code == 5 && text.contains("no accepted calibration;"),
+            "{flags:?} {code}: {text}"
+        );
+    }
 }

@@ -345,10 +345,17 @@ fn conclude(finished: &Finished, wanted: &Selection, gate: &Gate) -> Code {
     }
     if let Some(note) = &report.calibration {
         let cache = wanted.cache();
-        history::store_calibration(&cache, &finished.calibration_key, note)
+        let kept = history::store_calibration(&cache, &finished.calibration_key, note)
             .map_err(|e| DetectError::failed_at(&cache, e))?;
+        if let Some(kept) = kept {
+            eprintln!(
+                "the stored calibration has more rows and stays: {}",
+                kept.sentence()
+            );
+        }
     } else if let Some(file) = &wanted.history {
-        history::append(file, &report, &run::host_key()).map_err(|e| DetectError::failed_at(file, e))?;
+        history::append(file, &report, &run::host_key(&report.run.host))
+            .map_err(|e| DetectError::failed_at(file, e))?;
     }
     Ok(gate.code(&report))
 }

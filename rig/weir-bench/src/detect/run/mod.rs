@@ -16,6 +16,7 @@ use super::replicate::Abort;
 use super::targets::ArmProgram;
 use crate::common;
 use runner::Runner;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -204,9 +205,10 @@ pub struct Finished {
 pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
     let (prepared, arms) = prepare(o)?;
     let modes = modes(&prepared, o.calibrates)?;
-    let calibration = weakest(&modes, &o.wanted.cache());
+    let host = procfs::describe_host();
+    let calibration = weakest(&modes, &o.wanted, &host);
     if o.wanted.require_calibration {
-        require(calibration.as_ref())?;
+        require(calibration.as_ref(), &o.wanted)?;
     }
     let rounds_max = prepared.iter().map(|p| p.info.pairs_max).max().unwrap_or(0);
     let schedule = plan(o.seed, prepared.len(), rounds_max);
@@ -215,7 +217,8 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
         return Ok(None);
     }
     let library = o.wanted.library()?.name;
-    let info = run_info(o, &prepared, &arms, calibration, library);
+    let info = run_info(o, &prepared, &arms, calibration, library, host);
+    let key = calibration_key(&info.host, !modes.contains(&false), info.busy_accepted);
     let folder = open_folder(o, &info)?;
     // Children run in other directories, so every path that they get must be absolute.
     let folder = fs::canonicalize(&folder).map_err(|e| DetectError::failed_at(&folder, e))?;
@@ -228,20 +231,21 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
         Err(other) => (false, Some(other.to_string())),
     };
     Ok(Some(Finished {
-        calibration_key: calibration_key(!modes.contains(&false)),
+        calibration_key: key,
         folder,
         interrupted,
         aborted,
     }))
 }
 
-fn require(calibration: Option<&CalibrationNote>) -> Result<(), DetectError> {
-    if calibration.is_some_and(|c| c.state != "failed") {
+fn require(calibration: Option<&CalibrationNote>, wanted: &Selection) -> Result<(), DetectError> {
+    if calibration.is_some_and(CalibrationNote::is_usable) {
         return Ok(());
     }
     let found = calibration.map_or_else(String::new, |c| format!(" ({})", c.sentence()));
+    let flag = if wanted.accept_busy { " --accept-busy" } else { "" };
     Err(DetectError::Environment(format!(
-        "this machine has no accepted calibration{found}; make one with `weir-bench aa`"
+        "this machine has no accepted calibration{found}; make one with `weir-bench aa{flag}`"
     )))
 }
 
@@ -283,22 +287,32 @@ fn modes(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, DetectErr
     )))
 }
 
-/// The weakest calibration for these modes: none if one is missing, a failed one before an accepted one.
-fn weakest(modes: &[bool], cache: &Path) -> Option<CalibrationNote> {
-    let stored = |together: &bool| super::history::stored_calibration(cache, &calibration_key(*together));
+/// The weakest calibration for these modes: none if one is missing, one that is of no use before an accepted one.
+fn weakest(modes: &[bool], wanted: &Selection, host: &BTreeMap<String, String>) -> Option<CalibrationNote> {
+    let stored = |together: &bool| {
+        let key = calibration_key(host, *together, wanted.accept_busy);
+        super::history::stored_calibration(&wanted.cache(), &key)
+    };
     let notes: Vec<CalibrationNote> = modes.iter().map(stored).collect::<Option<_>>()?;
-    let failed = notes.iter().find(|n| n.state == "failed");
-    failed.or(notes.first()).cloned()
+    let weak = notes.iter().find(|n| !n.is_usable());
+    weak.or(notes.first()).cloned()
 }
 
-/// A calibration depends on the machine and on whether the arms are concurrent, not on the program.
-pub fn calibration_key(together: bool) -> String {
-    host_key() + if together { "; arms together" } else { "" }
+/// A calibration depends on the machine, on whether the arms are concurrent, and on whether disturbed pairs count; not on the program.
+pub fn calibration_key(host: &BTreeMap<String, String>, together: bool, busy_accepted: bool) -> String {
+    let mut key = host_key(host);
+    for (word, applies) in [("arms together", together), ("busy accepted", busy_accepted)] {
+        if applies {
+            key.push_str("; ");
+            key.push_str(word);
+        }
+    }
+    key
 }
 
-/// The properties of the machine that affect measurements.
-pub fn host_key() -> String {
-    let host = procfs::describe_host();
+/// The properties of the machine that affect measurements, from a description that was made before this program bound itself to some
+/// of the processors: later it sees fewer.
+pub fn host_key(host: &BTreeMap<String, String>) -> String {
     ["cpu", "cpus", "kernel"]
         .map(|key| host.get(key).cloned().unwrap_or_default())
         .join("; ")
@@ -310,6 +324,7 @@ fn run_info(
     arms: &[ArmProgram; 2],
     calibration: Option<CalibrationNote>,
     library: String,
+    host: BTreeMap<String, String>,
 ) -> RunInfo {
     let created = clock::unix_ns() / 1_000_000_000;
     let target_cpus = runnable(prepared).next().map(|p| match &p.arms[0].target.cpus {
@@ -326,7 +341,7 @@ fn run_info(
         argv: o.argv.clone(),
         seed: format!("{:#x}", o.seed),
         preset: o.wanted.preset.clone(),
-        host: procfs::describe_host(),
+        host,
         pinning: if target_cpus == "all" { "free" } else { "split" }.to_owned(),
         target_cpus,
         baseline: arms[0].info.clone(),
