@@ -57,7 +57,10 @@ pub struct Row {
     pub change: Option<Change>,
     pub baseline: Arm,
     pub comparison: Arm,
-    /// Why there are no numbers.
+    /// Nothing shows that both programs accepted the load in every run.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unproven: bool,
+    /// Why there are no numbers, or why they show less than they seem to.
     pub reason: Option<String>,
     /// In the order in which they ran.
     pub values: Vec<PairValues>,
@@ -267,8 +270,13 @@ impl Report {
             confidence: self.run.confidence,
             ..Rule::default()
         };
+        let unproven = unproven(pairs);
         for goal in Goal::all() {
-            let compared = Comparison::of(e, goal, pairs, &rule).map(|c| c.row(e, name));
+            let compared = Comparison::of(e, goal, pairs, &rule).map(|c| {
+                let mut row = c.row(e, name);
+                row.doubt(unproven.as_deref());
+                row
+            });
             match compared {
                 Some(row) if goal != headline => self.dimensions.push(row),
                 Some(mut row) => {
@@ -313,13 +321,9 @@ impl Report {
 
     /// Checks whether intervals of a program against itself exclude zero as often as expected.
     fn calibrate(&self) -> CalibrationNote {
-        let changes: Vec<(&Row, &Change)> = self
-            .rows
-            .iter()
-            .filter_map(|r| Some((r, r.change.as_ref()?)))
-            .collect();
-        let excluded = changes.iter().filter(|(_, c)| c.excludes_zero()).count();
-        let flagged = changes.iter().filter(|(r, _)| r.is_change()).count();
+        let changes: Vec<&Change> = self.rows.iter().filter_map(|r| r.change.as_ref()).collect();
+        let excluded = changes.iter().filter(|c| c.excludes_zero()).count();
+        let flagged = changes.iter().filter(|c| c.is_large()).count();
         let counts = (changes.len() as u64, excluded as u64, flagged as u64);
         let c = calibrate(counts.0, counts.1, counts.2, self.run.confidence);
         CalibrationNote {
@@ -338,12 +342,32 @@ impl Change {
     pub fn excludes_zero(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
+
+    /// Both criteria of a change, whatever else is known about the row.
+    pub fn is_large(&self) -> bool {
+        self.delta.abs() >= self.threshold && self.excludes_zero()
+    }
+}
+
+fn is_false(word: &bool) -> bool {
+    !word
 }
 
 impl Row {
     /// Large enough, and significantly different from zero.
     pub fn is_change(&self) -> bool {
         ["regression", "improvement", "changed"].contains(&self.verdict.as_str())
+    }
+
+    /// Takes back what these runs cannot show: without proof that the load was accepted, less work is no improvement.
+    fn doubt(&mut self, why: Option<&str>) {
+        let Some(why) = why else { return };
+        self.unproven = true;
+        self.reason.get_or_insert(why.to_owned());
+        if ["improvement", "changed"].contains(&self.verdict.as_str()) {
+            UNPROVEN.clone_into(&mut self.verdict);
+            "unknown".clone_into(&mut self.perf);
+        }
     }
 
     fn empty(e: &ExperimentInfo, goal: Goal, verdict: &str, reason: &str) -> Row {
@@ -360,6 +384,7 @@ impl Row {
             change: None,
             baseline: Arm::default(),
             comparison: Arm::default(),
+            unproven: false,
             reason: Some(reason.to_owned()),
             values: Vec::new(),
         }
@@ -395,6 +420,16 @@ fn general(reason: &str) -> String {
         }
     }
     out
+}
+
+/// The verdict of a change that is no evidence, because a program may not have accepted the load.
+pub const UNPROVEN: &str = "unproven";
+
+/// Why nothing shows that both programs accepted the load: the first reason.
+fn unproven(pairs: &[Pair]) -> Option<String> {
+    let runs = pairs.iter().flat_map(|p| ARMS.iter().zip(&p.arms));
+    let mut reasons = runs.filter_map(|(arm, m)| m.unproven.as_ref().map(|why| format!("{arm}: {why}")));
+    reasons.next()
 }
 
 /// From this relative difference of received messages on, a report mentions it.

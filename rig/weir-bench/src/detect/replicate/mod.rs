@@ -9,7 +9,7 @@ mod sinks;
 pub use barrier::ArmBarrier;
 
 use super::capture::{self, Event, Header};
-use super::experiment::Experiment;
+use super::experiment::{Experiment, Sink};
 use super::layer::ConfigError;
 use super::observe::{Observation, Observer, Plan};
 use super::process::{self, Cgroup, POLL, Process, Start, Stopped};
@@ -325,7 +325,7 @@ impl ReplicateRun<'_> {
     fn drain(&self, target: &mut Process) -> Result<(), Problem> {
         let e = self.r.experiment;
         let wait = e.measure.drain.unwrap_or_else(|| {
-            if e.sinks.is_empty() {
+            if e.sinks.iter().all(Sink::needs_no_flush) {
                 Duration::ZERO
             } else if e.target.flushes_at_stop {
                 // It flushes when it stops, so only data in flight needs a moment.

@@ -7,7 +7,7 @@ mod sign;
 mod svg;
 mod terminal;
 
-use super::analysis::{Change, CheckRow, Report, Row, show_change};
+use super::analysis::{Change, CheckRow, Report, Row, UNPROVEN, show_change};
 use super::capture::{Capture, Phase, Point};
 use std::fs;
 use std::io;
@@ -44,7 +44,7 @@ pub fn mark(row: &Row) -> &'static str {
 
 /// Rows worth attention.
 pub fn is_interesting(row: &Row) -> bool {
-    row.is_change() || row.newly_erratic
+    row.is_change() || row.newly_erratic || row.verdict == UNPROVEN
 }
 
 pub fn goal_title(row: &Row) -> String {
@@ -56,7 +56,11 @@ pub fn goal_title(row: &Row) -> String {
 }
 
 pub fn verdict_title(row: &Row) -> String {
-    let mut text = row.verdict.clone();
+    let mut text = match row.verdict.as_str() {
+        UNPROVEN => "delivery not proven".to_owned(),
+        verdict if row.unproven => format!("{verdict}, delivery not proven"),
+        verdict => verdict.to_owned(),
+    };
     if row.newly_erratic && row.verdict != "erratic" {
         text.push_str(", newly erratic");
     } else if row.newly_erratic {

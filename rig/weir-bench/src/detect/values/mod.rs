@@ -89,6 +89,9 @@ pub struct Measured {
     pub disturbed: Vec<String>,
     /// Remarks that do not invalidate the run.
     pub notes: Vec<String>,
+    /// Why nothing shows that the target accepted the load; `None` if something does.
+    #[serde(default)]
+    pub unproven: Option<String>,
     pub books: Books,
     pub checks: Vec<CheckOutcome>,
     /// Share of the sending time in which the target pushed back.
@@ -221,7 +224,7 @@ impl Run<'_> {
         let mut books = Books {
             sent: sent.messages,
             refused: sent.refused,
-            delivered: self.received.messages,
+            delivered: self.received.messages.or(sent.acknowledged),
             kernel_dropped_packets: risen("target", "udp_drops").filter(|_| self.rules.udp),
             target_dropped: risen("telemetry", "dropped"),
             target_parsed: risen("telemetry", "parsed_messages"),

@@ -27,6 +27,8 @@ struct Fake {
     udp_drops: f64,
     /// Readings of the target's parsed count: time in seconds, and value.
     parsed: &'static [(u64, f64)],
+    has_sink: bool,
+    acknowledged: Option<f64>,
 }
 
 const GOOD: Fake = Fake {
@@ -37,6 +39,8 @@ const GOOD: Fake = Fake {
     verdict: "on-schedule",
     udp_drops: 0.0,
     parsed: &[],
+    has_sink: true,
+    acknowledged: None,
 };
 
 fn header() -> Header {
@@ -83,13 +87,15 @@ fn run(fake: &Fake, rules: &Rules) -> Measured {
     }
     w.finish().unwrap();
     let manifest = serde_json::json!({
-        "totals": {"messages": 40_000, "packets": 4_000, "bytes": 6_000_000},
+        "totals": {"messages": 40_000, "packets": 4_000, "bytes": 6_000_000, "acknowledged": fake.acknowledged},
         "digest": "d", "sending": {"elapsed_s": 40.0, "scheduled": fake.scheduled, "achieved": 40_000, "blocked_s": 0.0,
         "verdict": fake.verdict, "markers": [{"seq": 1, "sent_unix_ns": 1_000}, {"seq": 2, "sent_unix_ns": 2_000}]}});
     std::fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
     let sink = serde_json::json!({"delivered_messages": fake.delivered, "received_bytes": 80_000, "markers": [
         {"seq": 1, "received_unix_ns": 1_000_001_000_u64}, {"seq": 2, "received_unix_ns": 1_000_002_000_u64}]});
-    std::fs::write(dir.join("sink.json"), sink.to_string()).unwrap();
+    if fake.has_sink {
+        std::fs::write(dir.join("sink.json"), sink.to_string()).unwrap();
+    }
     measure(&dir, rules)
 }
 
@@ -174,6 +180,47 @@ fn a_load_that_bypasses_the_target_is_invalid() {
         &rules(),
         "something else writes to the sink",
     );
+}
+
+#[test]
+fn acceptance_is_proven_by_a_sink_or_by_acknowledgements() {
+    let free = Rules {
+        min_target_share: None,
+        ..rules()
+    };
+    let without = Fake {
+        has_sink: false,
+        ..GOOD
+    };
+    let m = run(&without, &free);
+    assert!(
+        m.is_valid() && m.unproven.is_some_and(|why| why.contains("no sink")),
+        "nothing was counted"
+    );
+    invalid(without, &rules(), "nothing counted what was delivered");
+    let answered = |acknowledged| Fake {
+        has_sink: false,
+        acknowledged: Some(acknowledged),
+        ..GOOD
+    };
+    let m = run(&answered(40_000.0), &rules());
+    assert!(m.is_valid() && m.unproven.is_none(), "{m:?}");
+    assert_eq!(m.books.delivered, Some(40_000.0));
+    invalid(
+        answered(0.0),
+        &rules(),
+        "only 0.00 % of what was sent was delivered",
+    );
+    // The case does not say how much must arrive, and little did.
+    let little = |delivered| Fake { delivered, ..GOOD };
+    let why = |m: Measured| m.unproven.unwrap_or_default();
+    assert!(why(run(&little(12_000.0), &free)).contains("30.0 % of what was sent"));
+    assert_eq!(why(run(&little(39_500.0), &free)), "");
+    let overload = Rules {
+        overload: true,
+        ..free
+    };
+    assert_eq!(why(run(&little(12_000.0), &overload)), "");
 }
 
 #[test]
