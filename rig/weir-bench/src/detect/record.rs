@@ -120,6 +120,11 @@ pub struct ExperimentInfo {
 }
 
 impl ExperimentInfo {
+    /// Pairs of a confirmation: as many as the row had that it confirms.
+    pub fn confirming_pairs(&self, rows: Option<usize>) -> usize {
+        self.pairs_min / rows.unwrap_or(1)
+    }
+
     /// Better direction of a goal: an experiment may set it for its own goals.
     pub fn direction_of(&self, goal: Goal) -> Direction {
         match self.better.as_str() {
@@ -164,6 +169,9 @@ impl ArmRules {
 pub struct PairRecord {
     pub experiment: String,
     pub pair: usize,
+    /// It belongs to the second, independent measurement of a regression.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirms: bool,
     pub attempt: usize,
     /// `BC` or `CB`.
     pub order: String,

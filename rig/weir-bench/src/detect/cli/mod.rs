@@ -256,7 +256,13 @@ struct Measuring {
 impl Measuring {
     fn of(command: Command, argv: &[String]) -> Result<Measuring, DetectError> {
         let (options, rows, gate) = match &command {
-            Command::Compare(a) => (a.arms.options(&a.wanted, argv)?, a.rows, &a.gate),
+            Command::Compare(a) => {
+                let options = Options {
+                    confirms: true,
+                    ..a.arms.options(&a.wanted, argv)?
+                };
+                (options, a.rows, &a.gate)
+            }
             Command::Aa(a) => {
                 let options = Options {
                     calibrates: true,

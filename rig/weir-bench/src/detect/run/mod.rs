@@ -1,5 +1,6 @@
 //! A complete run: plan, pairs in random order, retries, interruption and resumption.
 
+mod attempts;
 mod prepare;
 mod progress;
 mod rig;
@@ -10,11 +11,12 @@ pub use rig::Rig;
 
 use super::layer::ConfigError;
 use super::library::Library;
-use super::procfs;
 use super::record::{self, ArmInfo, CalibrationNote, RUN_VERSION, RunInfo};
 use super::replicate::Abort;
 use super::targets::ArmProgram;
+use super::{analysis, procfs};
 use crate::common;
+use attempts::PairTally;
 use runner::Runner;
 use std::collections::BTreeMap;
 use std::fs;
@@ -131,6 +133,8 @@ pub struct Options {
     pub calibrates: bool,
     /// Rows per experiment, each a comparison of its own.
     pub rows: Option<usize>,
+    /// A regression that was found beside accepted disturbances is measured a second time.
+    pub confirms: bool,
     pub seed: u64,
     /// Folder of a run that is resumed.
     pub resume: Option<PathBuf>,
@@ -148,6 +152,7 @@ impl Options {
             args: Default::default(),
             calibrates: false,
             rows: None,
+            confirms: false,
             resume: None,
             argv: argv.to_vec(),
         })
@@ -211,7 +216,8 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
         require(calibration.as_ref(), &o.wanted)?;
     }
     let rounds_max = prepared.iter().map(|p| p.info.pairs_max).max().unwrap_or(0);
-    let schedule = plan(o.seed, prepared.len(), rounds_max);
+    let rounds = rounds_max + PairTally::replaceable(rounds_max);
+    let schedule = plan(o.seed, prepared.len(), rounds);
     if o.wanted.plan {
         print_plan(&prepared, &schedule, o.seed);
         return Ok(None);
@@ -225,7 +231,14 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
     let mut runner = Runner::new(o, &prepared, &arms, info.id, folder.clone())?;
     signal::catch_interrupts();
     process::become_subreaper();
-    let (interrupted, aborted) = match runner.all(&schedule) {
+    let mut outcome = runner.all(&schedule);
+    if o.confirms && outcome.is_ok() {
+        let doubtful = unconfirmed(&folder)?;
+        if !doubtful.is_empty() {
+            outcome = runner.confirm(&doubtful, &plan(o.seed ^ SECOND, prepared.len(), rounds));
+        }
+    }
+    let (interrupted, aborted) = match outcome {
         Ok(()) => (false, None),
         Err(Abort::Interrupted) => (true, None),
         Err(other) => (false, Some(other.to_string())),
@@ -236,6 +249,21 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
         interrupted,
         aborted,
     }))
+}
+
+/// Changes the seed of a run into that of its confirmation.
+const SECOND: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Experiments with a regression that lacks its confirmation.
+fn unconfirmed(folder: &Path) -> Result<Vec<String>, DetectError> {
+    let report = analysis::analyze(folder).map_err(DetectError::failed)?;
+    let rows = report
+        .rows
+        .iter()
+        .filter(|row| row.verdict == analysis::UNCONFIRMED);
+    let mut names: Vec<String> = rows.map(|row| row.name().to_owned()).collect();
+    names.dedup();
+    Ok(names)
 }
 
 fn require(calibration: Option<&CalibrationNote>, wanted: &Selection) -> Result<(), DetectError> {

@@ -25,6 +25,9 @@ pub struct Rules {
     pub idle: bool,
     pub max_steal: f64,
     pub max_foreign_cpu: f64,
+    /// More than that is recorded and accepted.
+    #[serde(default)]
+    pub busy_accepted: bool,
     /// The load arrives over UDP, which never pushes back.
     pub udp: bool,
     pub all_out: bool,
@@ -87,6 +90,9 @@ pub struct Measured {
     pub invalid: Vec<String>,
     /// Disturbances by the machine: another attempt may succeed.
     pub disturbed: Vec<String>,
+    /// The same, accepted by the user.
+    #[serde(default)]
+    pub accepted: Vec<String>,
     /// Remarks that do not invalidate the run.
     pub notes: Vec<String>,
     /// Why nothing shows that the target accepted the load; `None` if something does.
@@ -281,15 +287,19 @@ fn guard(out: &mut Measured, run: &Run) {
     out.foreign_cpu = share("foreign_cpu_ns").map(|v| v.max(0.0));
     out.steal = share("steal_ns");
     out.pressure = share("psi_some_ns");
+    let mut found = Vec::new();
     let allowed = run.rules.max_foreign_cpu;
     if let Some(foreign) = out.foreign_cpu.filter(|f| *f > allowed) {
         let (used, allowed) = (100.0 * foreign, 100.0 * allowed);
         let what = format!("other programs used {used:.1} % of a core, {allowed:.1} % are allowed");
-        out.disturbed.push(what);
+        found.push(what);
     }
     if let Some(steal) = out.steal.filter(|s| *s > run.rules.max_steal) {
-        let what = format!("steal time was {:.1} % of a core", 100.0 * steal);
-        out.disturbed.push(what);
+        found.push(format!("steal time was {:.1} % of a core", 100.0 * steal));
+    }
+    match run.rules.busy_accepted {
+        true => out.accepted = found,
+        false => out.disturbed.extend(found),
     }
 }
 

@@ -11,6 +11,7 @@ pub fn rules() -> Rules {
         idle: false,
         max_steal: 0.02,
         max_foreign_cpu: 0.03,
+        busy_accepted: false,
         udp: false,
         all_out: false,
         together: false,
@@ -276,6 +277,16 @@ fn a_busy_machine_causes_another_attempt() {
     let m = run(&Fake { foreign: 0.2, ..GOOD }, &rules());
     assert!(
         m.invalid.is_empty() && m.disturbed[0].contains("20.0 % of a core"),
+        "{m:?}"
+    );
+    assert!(!m.is_valid() && m.accepted.is_empty(), "{m:?}");
+    let accepting = Rules {
+        busy_accepted: true,
+        ..rules()
+    };
+    let m = run(&Fake { foreign: 0.2, ..GOOD }, &accepting);
+    assert!(
+        m.is_valid() && m.accepted[0].contains("20.0 % of a core"),
         "{m:?}"
     );
 }
