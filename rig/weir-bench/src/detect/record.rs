@@ -277,8 +277,6 @@ pub fn replicate_folder(run: &Path, experiment: &str, arm: &str, number: usize) 
 
 /// The measurements of both arms of a pair, baseline first.
 pub fn measure_pair(run: &Path, e: &ExperimentInfo, pair: &PairRecord) -> [Measured; 2] {
-    [0, 1].map(|arm| {
-        let folder = replicate_folder(run, &e.name, ARMS[arm], pair.replicate(arm));
-        values::measure(&folder, e.rules.of(arm))
-    })
+    let folders = [0, 1].map(|arm| replicate_folder(run, &e.name, ARMS[arm], pair.replicate(arm)));
+    values::measure_arms(&folders, [e.rules.of(0), e.rules.of(1)])
 }

@@ -22,7 +22,7 @@ pub fn run(a: &Args) -> Result<u8, DetectError> {
     Ok(if clock { 0 } else { 5 })
 }
 
-/// Those for a busy machine only where there are any: a quiet one needs none.
+/// Calibrations of a busy machine are printed only where there are any: a quiet one needs none.
 fn print_calibrations(cache: &Path) {
     let host = procfs::describe_host();
     for (together, how, flag) in [

@@ -1,7 +1,8 @@
 //! One number per goal.
 
+use super::Span;
 use super::{Measured, Run};
-use crate::detect::capture::Phase;
+use crate::detect::capture::{Phase, Point};
 use crate::detect::goal::Goal;
 use weir_regress::describe;
 
@@ -82,8 +83,19 @@ impl Run<'_> {
     }
 
     fn cost(&self, share: Option<f64>, delivered: Option<f64>) -> Goals {
-        let rate = |name: &str| self.capture.rate("target", name);
-        let messages = self.messages_per_second_of_target();
+        // The work for the load took longer than the load, so it counts per second of the load.
+        let seconds = |first: &Point, last: &Point| match self.span {
+            Span::Window => last.seconds() - first.seconds(),
+            Span::Load => self.sent.elapsed,
+        };
+        let rate = |name: &str| {
+            let (first, last) = self.span_ends(name)?;
+            Some((last.v - first.v) / seconds(&first, &last)).filter(|rate| rate.is_finite())
+        };
+        let messages = match self.span {
+            Span::Window => self.messages_per_second_of_target(),
+            Span::Load => self.average(self.sent.messages),
+        };
         let messages = messages.or_else(|| self.messages_per_second());
         let rate_delivered = messages.map(|m| m * share.unwrap_or(1.0));
         let rate_delivered = rate_delivered.filter(|m| *m > 0.0 && !self.rules.idle);
