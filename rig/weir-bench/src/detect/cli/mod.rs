@@ -181,10 +181,10 @@ pub struct ReportArgs {
 pub struct ShowArgs {
     /// An experiment [default: list everything].
     experiment: Option<String>,
-    /// Apply the settings of this target.
+    /// Apply the settings of this target; `none`: those of a case with its own `target.command`.
     #[arg(long = "as", value_name = "TARGET")]
     like: Option<String>,
-    /// Folder with cases, templates, suites and presets [default: experiments/ here if it exists, else the built-in one].
+    /// Folder with cases, templates, suites and presets [default: the built-in ones and experiments/ here].
     #[arg(long, value_name = "FOLDER")]
     library: Option<PathBuf>,
     /// File that describes further programs, like the library's targets.yaml.
@@ -430,7 +430,10 @@ fn show(a: &ShowArgs) -> Code {
     let found = library.select(std::slice::from_ref(name))?.into_iter().next();
     let case = found.ok_or_else(|| ConfigError(format!("no {name}")))?;
     let layer = match &a.like {
-        Some(target) => resolved_layer(&case, &targets.get(target)?.overlay),
+        Some(target) => {
+            let overlay = targets.like(target)?.map(|d| d.overlay.clone());
+            resolved_layer(&case, &overlay.unwrap_or_default())
+        }
         None => case.layer,
     };
     out(&serde_saphyr::to_string(&layer).map_err(|error| ConfigError(error.to_string()))?);

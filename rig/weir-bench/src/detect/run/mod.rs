@@ -28,6 +28,9 @@ use weir_rig_base::{clock, process, signal};
 /// Minimum free space: a run that cannot store its results is refused before it costs an hour.
 const FREE_MIN: u64 = 200 << 20;
 
+/// Entry that starts plain binaries.
+const USUAL_TARGET: &str = "weir";
+
 /// Selection and settings of a run, shared by all measuring commands.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Selection {
@@ -37,14 +40,14 @@ pub struct Selection {
     /// Also the experiments of this suite.
     #[arg(long)]
     pub suite: Option<String>,
-    /// Folder with cases, templates, suites and presets [default: experiments/ here if it exists, else the built-in one].
+    /// Folder with cases, templates, suites and presets [default: the built-in ones and experiments/ here].
     #[arg(long, value_name = "FOLDER")]
     pub library: Option<PathBuf>,
     /// File that describes further programs, like the library's targets.yaml.
     #[arg(long, value_name = "FILE")]
     pub targets: Option<PathBuf>,
     /// Target whose entry starts `bin:` and `git:` programs; `none`: the experiment's `target.command`.
-    #[arg(long = "as", default_value = "weir", value_name = "TARGET")]
+    #[arg(long = "as", default_value = USUAL_TARGET, value_name = "TARGET")]
     pub like: String,
     /// `thorough` (the experiments' settings), or the name of a file in presets/ such as `quick`.
     #[arg(long, default_value = "thorough")]
@@ -209,6 +212,7 @@ pub struct Finished {
 /// Runs or continues the plan. `None` if it was only printed. After the directory exists, measurements are never lost.
 pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
     let (prepared, arms) = prepare(o)?;
+    hint_at_own_commands(&prepared, &o.wanted.like, &o.specs);
     let modes = modes(&prepared, o.calibrates)?;
     let host = procfs::describe_host();
     let calibration = weakest(&modes, &o.wanted, &host);
@@ -249,6 +253,19 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
         interrupted,
         aborted,
     }))
+}
+
+/// A case with a command of its own that another command replaces was most likely meant to use it.
+fn hint_at_own_commands(prepared: &[Prepared], like: &str, specs: &[String; 2]) {
+    if like != USUAL_TARGET || !specs.iter().any(|spec| spec.starts_with("bin:")) {
+        return;
+    }
+    for p in prepared.iter().filter(|p| p.case.layer.target.has_command()) {
+        eprintln!(
+            "{}: its target.command is not used, because `bin:` programs start like the target {like}; --as none uses it",
+            p.name
+        );
+    }
 }
 
 /// Changes the seed of a run into that of its confirmation.
