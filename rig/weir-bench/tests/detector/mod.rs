@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod golden;
+mod micro;
 mod runs;
 mod strangers;
 mod support;

@@ -10,7 +10,7 @@ use super::record;
 use super::report::Positive;
 use super::run::{self, DetectError, Finished, Options, Selection};
 use super::targets::Targets;
-use super::{history, practice, profile, report, smp};
+use super::{history, micro, practice, profile, report, smp};
 use clap::{Args, Subcommand, ValueEnum};
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -42,6 +42,8 @@ pub enum Command {
     Practice(practice::Role),
     /// Find level changes in a history of results.
     History(HistoryArgs),
+    /// Judge results of go test -bench, criterion or hyperfine by the statistics of a comparison.
+    Micro(micro::Args),
     /// Convert an experiment folder of Datadog's SMP suite.
     ImportSmp(ImportArgs),
 }
@@ -240,6 +242,7 @@ fn run_command(command: Command, argv: &[String]) -> Code {
         Command::Show(a) => show(&a),
         Command::Doctor(a) => doctor::run(&a),
         Command::History(a) => print_history(&a),
+        Command::Micro(a) => micro::run(&a),
         Command::Practice(role) => practice::run(role).map_err(DetectError::failed),
         Command::ImportSmp(a) => import_smp(&a),
     }
@@ -366,7 +369,7 @@ fn conclude(finished: &Finished, wanted: &Selection, gate: &Gate) -> Code {
     Ok(gate.code(&report))
 }
 
-fn out(text: &str) {
+pub(super) fn out(text: &str) {
     // A closed pipe (`| head`) is not an error worth a message.
     let _ = io::stdout().write_all(text.as_bytes());
 }

@@ -19,7 +19,7 @@ pub use html::html;
 pub use junit::{escape, junit};
 pub use markdown::markdown;
 pub use sign::Positive;
-pub use terminal::terminal;
+pub use terminal::{Table, terminal};
 
 /// `20261121T093000` from seconds since 1970.
 pub fn stamp(unix: u64) -> String {
