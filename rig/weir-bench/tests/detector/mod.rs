@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod golden;
+mod history;
 mod micro;
 mod runs;
 mod strangers;

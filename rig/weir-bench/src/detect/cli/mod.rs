@@ -2,6 +2,7 @@
 
 mod budget;
 mod doctor;
+mod history;
 
 use super::analysis::{self, Report};
 use super::layer::ConfigError;
@@ -10,7 +11,7 @@ use super::record;
 use super::report::Positive;
 use super::run::{self, DetectError, Finished, Options, Selection};
 use super::targets::Targets;
-use super::{history, micro, practice, profile, report, smp};
+use super::{history as results, micro, practice, profile, report, smp};
 use clap::{Args, Subcommand, ValueEnum};
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -40,8 +41,8 @@ pub enum Command {
     /// A load, a target and a sink with a known result, to measure the detector itself.
     #[command(subcommand, hide = true)]
     Practice(practice::Role),
-    /// Find level changes in a history of results.
-    History(HistoryArgs),
+    /// Find level changes in a history of results; print them, write a page, or keep notes at them.
+    History(history::Args),
     /// Judge results of go test -bench, criterion or hyperfine by the statistics of a comparison.
     Micro(micro::Args),
     /// Convert an experiment folder of Datadog's SMP suite.
@@ -195,18 +196,6 @@ pub struct ShowArgs {
 }
 
 #[derive(Args)]
-pub struct HistoryArgs {
-    /// A file written with `--history`.
-    file: PathBuf,
-    /// Print CSV for other tools instead.
-    #[arg(long)]
-    csv: bool,
-    /// Smallest level change to report, in percent.
-    #[arg(long, default_value_t = 2.0, value_name = "PERCENT")]
-    change_min: f64,
-}
-
-#[derive(Args)]
 pub struct ImportArgs {
     /// A case folder with experiment.yaml and lading/lading.yaml.
     from: PathBuf,
@@ -241,7 +230,7 @@ fn run_command(command: Command, argv: &[String]) -> Code {
         Command::Report(a) => print_report(&a),
         Command::Show(a) => show(&a),
         Command::Doctor(a) => doctor::run(&a),
-        Command::History(a) => print_history(&a),
+        Command::History(a) => history::run(&a),
         Command::Micro(a) => micro::run(&a),
         Command::Practice(role) => practice::run(role).map_err(DetectError::failed),
         Command::ImportSmp(a) => import_smp(&a),
@@ -354,7 +343,7 @@ fn conclude(finished: &Finished, wanted: &Selection, gate: &Gate) -> Code {
     }
     if let Some(note) = &report.calibration {
         let cache = wanted.cache();
-        let kept = history::store_calibration(&cache, &finished.calibration_key, note)
+        let kept = results::store_calibration(&cache, &finished.calibration_key, note)
             .map_err(|e| DetectError::failed_at(&cache, e))?;
         if let Some(kept) = kept {
             eprintln!(
@@ -363,7 +352,7 @@ fn conclude(finished: &Finished, wanted: &Selection, gate: &Gate) -> Code {
             );
         }
     } else if let Some(file) = &wanted.history {
-        history::append(file, &report, &run::host_key(&report.run.host))
+        results::append(file, &report, &run::host_key(&report.run.host))
             .map_err(|e| DetectError::failed_at(file, e))?;
     }
     Ok(gate.code(&report))
@@ -461,19 +450,6 @@ fn listing(library: &Library, targets: &Targets) -> Result<String, DetectError> 
         text.push_str(&format!("  {:<44} {} ({found})\n", d.name, d.description));
     }
     Ok(text)
-}
-
-fn print_history(a: &HistoryArgs) -> Code {
-    let entries = history::read(&a.file).map_err(DetectError::config)?;
-    let options = weir_regress::change_point::Options {
-        change_min: a.change_min / 100.0,
-        ..Default::default()
-    };
-    out(&match a.csv {
-        true => history::csv(&entries),
-        false => history::describe(&entries, &options),
-    });
-    Ok(0)
 }
 
 fn import_smp(a: &ImportArgs) -> Code {

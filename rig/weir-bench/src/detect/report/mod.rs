@@ -4,7 +4,7 @@ mod html;
 mod junit;
 mod markdown;
 mod sign;
-mod svg;
+pub mod svg;
 mod terminal;
 
 use super::analysis::{Change, CheckRow, Report, Row, UNCONFIRMED, UNPROVEN, show_change};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_rig_base::clock::civil;
 
-pub use html::html;
+pub use html::{CSS, html};
 pub use junit::{escape, junit};
 pub use markdown::markdown;
 pub use sign::Positive;
