@@ -265,6 +265,7 @@ fn a_search_finds_the_rate_of_a_throttled_receiver() {
         loss: 0.001,
         lateness: Duration::from_millis(200),
         precision: 0.2,
+        time: Duration::from_secs(600),
     };
     // A pause of the machine during a probe makes the receiver look slower, or the generator late.
     let good = (0..5).any(|_| {

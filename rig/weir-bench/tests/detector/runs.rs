@@ -631,7 +631,7 @@ target:
   command: ["{bench}", practice, target, --listen, "udp://127.0.0.1:{port:in}", --forward, "{sink.0}", --cost, "800000"]
   ready: {all_of: [{udp_port: "{port:in}"}]}
 load:
-  - command: ["{bench}", practice, load, --to, "udp://127.0.0.1:{port:in}", --rate, "1500", --packed, "40", --duration-ms, "{duration_ms}",
+  - command: ["{bench}", practice, load, --to, "udp://127.0.0.1:{port:in}", --rate, "1500", --packed, "20", --duration-ms, "{duration_ms}",
       --seed, "{seed}", --manifest, "{manifest}", --capture, "{capture}"]
 measure: {warmup: 0ms, duration: 2s, sample_period: 50ms}
 "#,
@@ -646,7 +646,8 @@ measure: {warmup: 0ms, duration: 2s, sample_period: 50ms}
     for pair in row(&report)["values"].as_array().unwrap() {
         for arm in ["baseline", "comparison"] {
             let cost = pair[arm].as_f64().unwrap();
-            assert!((cost / 800_000.0 - 1.0).abs() < 0.02, "{cost} ns: {text}");
+            // Over the window alone it is a third. The target overshoots by up to a packet.
+            assert!((cost / 800_000.0 - 1.0).abs() < 0.05, "{cost} ns: {text}");
         }
     }
     library.assert_clean();
