@@ -50,7 +50,7 @@ impl PairAttempts {
     }
 }
 
-/// What became of the pairs of one experiment. A failed pair is replaced by one at the end of the plan: one process that died, or one burst
+/// Counts the pairs of one experiment that are over. A failed pair is replaced by one at the end of the plan: one process that died, or one burst
 /// of lost datagrams, must not cost the other pairs. But an experiment that cannot succeed must end.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PairTally {
