@@ -56,6 +56,11 @@ pub fn search(
     plan: &Plan,
     mut observe: impl FnMut(&Probe),
 ) -> Result<SearchResult, RunError> {
+    if load.is_columns() {
+        return Err(RunError::Usage(
+            "columns: nothing is lost in requests that are repeated; search with another transport".into(),
+        ));
+    }
     search_by(plan, |rate, time, confirming| {
         let mut load = load.clone();
         load.profile.throttle = Throttle::Smooth;

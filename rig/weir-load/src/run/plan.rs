@@ -69,6 +69,9 @@ fn check_extras(load: &Load, options: &Options) -> Result<(), RunError> {
     if !options.headers.is_empty() && load.transport != Transport::Http {
         return usage("headers: only requests have them, to http:// and grpc://");
     }
+    if options.markers.is_some() && load.transport == Transport::Http {
+        return usage("markers: a gauge between requests would be no request; they need another transport");
+    }
     for header in &options.headers {
         requests::check_header(header).map_err(|error| RunError::Usage(error.to_string()))?;
     }
