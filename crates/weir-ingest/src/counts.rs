@@ -87,7 +87,7 @@ counters! {
     pub enum SampleDrop {
         /// NaN or infinite.
         NonFinite = SAMPLES_DROPPED.because("non_finite"),
-            Problem("A client divides by zero: `weir tail --rejected` shows the lines with their senders.");
+            Problem("A client divides by zero: `weir tail` shows the lines as dropped, with their senders.");
         /// A rule drops its metric.
         Filtered = SAMPLES_DROPPED.because("filtered"),
             Normal("Rules work as configured; `weir_rule_samples_dropped_total` names them.");

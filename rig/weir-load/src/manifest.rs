@@ -271,11 +271,11 @@ pub struct ColumnClient {
     pub duplicates: u64,
     pub busy: u64,
     pub unanswered: u64,
-    /// Those with messages.
+    /// Only windows with messages.
     pub windows: Vec<ColumnWindow>,
 }
 
-/// What one client has sent for one window.
+/// One window of one client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ColumnWindow {

@@ -40,7 +40,7 @@ struct Sender {
     window: i64,
 }
 
-/// What a message adds to its context.
+/// The message, as it was drawn.
 #[derive(Clone, Copy)]
 struct Drawn {
     kind: u8,
@@ -603,7 +603,7 @@ fn replay_records(load: &Load, sent: &[SentStream], detail: &Detail) -> Manifest
 pub fn manifest(load: &Load, target: &str, report: &Report, detail: &Detail) -> Manifest {
     let mut manifest = replay_with(load, &report.sent, detail, report.columns.as_ref());
     if let Some(columns) = &report.columns {
-        // What was sent are requests; the digest is that of the messages in them.
+        // The target got requests; the digest is that of the messages in them.
         manifest.totals.packets = report.packets;
         manifest.totals.bytes = report.bytes;
         manifest.columns = Some(columns.clone());

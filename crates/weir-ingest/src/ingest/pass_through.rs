@@ -34,6 +34,25 @@ pub(crate) fn latest_timestamp(now: i64) -> i64 {
     now.saturating_add(AHEAD_MAX)
 }
 
+/// Why a sample with a timestamp is passed on to no output, whatever its series: `now` is the agent's time in Unix seconds.
+fn timestamp_fault(metric: &Metric<'_>, now: i64) -> Option<SampleDrop> {
+    let timestamp = metric.timestamp?;
+    let can_be_passed_on =
+        matches!(metric.values, Values::Numbers(_)) && matches!(metric.kind, Kind::Counter | Kind::Gauge);
+    if !can_be_passed_on {
+        return Some(SampleDrop::UnsupportedTimestampedType);
+    }
+    (timestamp > latest_timestamp(now)).then_some(SampleDrop::FutureTimestamp)
+}
+
+/// Why a message, or one of its samples, is dropped whatever its series. A worker decides by it, and so does all that shows messages.
+pub fn metric_fault(metric: &Metric<'_>, now: i64) -> Option<SampleDrop> {
+    timestamp_fault(metric, now).or_else(|| match metric.values {
+        Values::Numbers(numbers) => (numbers.non_finite > 0).then_some(SampleDrop::NonFinite),
+        Values::Member(_) => None,
+    })
+}
+
 /// The data in transit.
 #[derive(Default)]
 pub(super) struct PassThrough {
@@ -169,15 +188,14 @@ impl Ingest {
 
     /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.
     pub(super) fn timestamped(&mut self, metric: &Metric<'_>, listener: usize) {
-        let (Values::Numbers(numbers), Kind::Counter | Kind::Gauge) = (metric.values, metric.kind) else {
-            self.drop_samples(metric, listener, SampleDrop::UnsupportedTimestampedType);
-            return;
-        };
-        let timestamp = metric.timestamp.expect("the caller looked");
-        if timestamp > latest_timestamp(self.now) {
-            self.drop_samples(metric, listener, SampleDrop::FutureTimestamp);
+        if let Some(reason) = timestamp_fault(metric, self.now) {
+            self.drop_samples(metric, listener, reason);
             return;
         }
+        let (Some(timestamp), Values::Numbers(numbers)) = (metric.timestamp, metric.values) else {
+            debug_assert!(false, "a sample with a timestamp");
+            return;
+        };
         if !self.pass_through.has_room_for_samples() {
             self.drop_samples(metric, listener, SampleDrop::QueueFull);
             return;

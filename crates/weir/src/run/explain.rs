@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_counters::Counter as _;
-use weir_ingest::point_fault;
+use weir_ingest::{SampleDrop, metric_fault, point_fault};
 use weir_origin::{OriginExplanation, Origins};
-use weir_protocol::{Kind, Message, SampleList, Tags, Values, locate, parse_line, unknown_sections};
+use weir_protocol::{Kind, Message, Metric, SampleList, Tags, Values, locate, parse_line, unknown_sections};
 
 use crate::admin::explain::{ExplainError, ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
 use crate::tap::message::BadBytes;
@@ -148,14 +148,15 @@ pub fn explain(
             explanation.steps.insert(0, signed_gauge());
         }
     }
-    if explanation.context.is_some()
-        && let Message::Metric(metric) = &message
-        && let Some(timestamp) = metric.timestamp
-        && about.listener.address.starts_with("http")
-    {
-        explanation
-            .steps
-            .push(place(timestamp, unix_seconds(), reading.merge_within));
+    if let Message::Metric(metric) = &message {
+        if about.listener.address.starts_with("http") {
+            if let (Some(_), Some(timestamp)) = (&explanation.context, metric.timestamp) {
+                let step = place(timestamp, unix_seconds(), reading.merge_within);
+                explanation.steps.push(step);
+            }
+        } else {
+            samples(metric, unix_seconds(), &mut explanation);
+        }
     }
     let unknown: Vec<String> = match &message {
         Message::Metric(_) => unknown_sections(line.as_bytes())
@@ -226,6 +227,39 @@ fn place(timestamp: i64, now: i64, merge_within: Option<u32>) -> ExplainedStep {
             None => why,
         },
         ..ExplainedStep::default()
+    }
+}
+
+/// The fate of the samples of a message, besides the rules.
+fn samples(metric: &Metric<'_>, now: i64, explanation: &mut Explanation) {
+    let fault = metric_fault(metric, now);
+    let step = |stage: &str, why: String, dropped| ExplainedStep {
+        stage: stage.to_owned(),
+        why,
+        dropped,
+        ..ExplainedStep::default()
+    };
+    match (metric.timestamp, fault) {
+        (_, Some(SampleDrop::NonFinite)) => {
+            let why = "the values that are no finite numbers are dropped: non_finite";
+            explanation.steps.push(step("values", why.to_owned(), false));
+        }
+        // Before the rules.
+        (Some(_), Some(reason)) => {
+            let why = format!("it is dropped: {}", reason.as_str());
+            explanation.steps = vec![step("timestamp", why, true)];
+            explanation.context = None;
+        }
+        (Some(timestamp), None) if explanation.context.is_some() => {
+            let age = match now - timestamp {
+                age @ 0.. => format!("{age} s old"),
+                ahead => format!("{} s ahead", -ahead),
+            };
+            let why =
+                format!("it is {age}, in no bucket, and keeps its timestamp; some outputs do not take it");
+            explanation.steps.push(step("timestamp", why, false));
+        }
+        _ => {}
     }
 }
 

@@ -7,8 +7,9 @@ use weir_load::profile::{Profile, Throttle, Transport};
 use weir_load::profiles;
 use weir_load::run::{Framing, RunError};
 use weir_load::source::Load;
-use weir_load::units::{Rate, parse_seed};
+use weir_load::units::{Rate, Span, parse_seed};
 use weir_rig_base::signal;
+use weir_units::parse_duration;
 
 /// The profile, and the changes to it.
 #[derive(clap::Args, Clone)]
@@ -31,6 +32,9 @@ pub struct ProfileArgs {
     /// Connections instead of the profile's.
     #[arg(long)]
     pub connections: Option<u32>,
+    /// Time that a client aggregates before it sends columns, instead of the profile's: whole seconds, the agent's bucket.
+    #[arg(long, value_parser = parse_duration)]
+    pub window: Option<Duration>,
 }
 
 impl ProfileArgs {
@@ -70,6 +74,9 @@ impl ProfileArgs {
         }
         if let Some(connections) = self.connections {
             profile.connections = connections;
+        }
+        if let Some(window) = self.window {
+            profile.window = Span(window);
         }
         profile.validate().map_err(Failure::usage)?;
         Ok((name.clone(), profile))

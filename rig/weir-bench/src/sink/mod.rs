@@ -473,7 +473,7 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
         .enable_all()
         .build()?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let mut of_datagrams = Vec::new();
+    let mut of_sockets = Vec::new();
     for listen in &args.listen {
         let cannot =
             |error: io::Error| Failure::Runtime(format!("sink: {}: cannot listen: {error}", listen.kind));
@@ -488,13 +488,9 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
             }
             At::Socket(content, wanted) => {
                 let (socket, address) = runtime.block_on(socket::bind(wanted)).map_err(cannot)?;
-                let takes_datagrams = socket.takes_datagrams();
                 let served =
                     socket::serve(Arc::clone(shared), listen.kind, *content, socket, stopped.clone());
-                let task = runtime.spawn(served);
-                if takes_datagrams {
-                    of_datagrams.push(task);
-                }
+                of_sockets.push(runtime.spawn(served));
                 address.to_string()
             }
         };
@@ -533,9 +529,9 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
             break;
         }
     }
-    // Datagrams that wait in a socket were sent before the end.
+    // The bytes that wait in a socket were sent before the end.
     let _ = stop.send(true);
-    for task in of_datagrams {
+    for task in of_sockets {
         let _ = runtime.block_on(task);
     }
     // Connections end with the runtime; answered requests are recorded already.

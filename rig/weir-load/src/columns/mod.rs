@@ -21,7 +21,7 @@ use weir_rig_base::{clock, cpu};
 /// A client needs little of it, and there may be hundreds.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What a client cannot aggregate, or a request cannot say.
+/// Refuses a profile with messages that columns cannot express.
 pub fn check(profile: &Profile) -> Result<(), ProfileError> {
     let types = &profile.types;
     let absent: Vec<&str> = [

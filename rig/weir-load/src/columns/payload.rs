@@ -43,7 +43,7 @@ pub enum SeriesType {
     Sketch = 4,
 }
 
-/// How the values of a series are stored, in the upper half.
+/// The form in which the values of a series are stored, in the upper half.
 const STORED_NOT: u64 = 0;
 const STORED_AS_INTEGERS: u64 = 0x10;
 const STORED_AS_DOUBLES: u64 = 0x30;

@@ -1,4 +1,4 @@
-//! What one client has collected since its last window ended.
+//! The metrics that one client has collected since its last window ended.
 
 use super::payload::{Body, SeriesType};
 use super::sketch::Sketch;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_load::manifest::{ContextTruth, Manifest};
 
-/// What the manifest lacks for a comparison.
+/// A comparison needs more than the manifest has.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTruth {
     #[error("the manifest has no table of contexts; the load writes it with --contexts")]

@@ -75,7 +75,7 @@ struct Distribution {
     sum: Option<f64>,
     min: Option<f64>,
     max: Option<f64>,
-    /// Those of the sketch, if all of it arrived as sketches.
+    /// Of the sketch, if all of it arrived as sketches.
     bins: Option<BTreeMap<i32, u64>>,
 }
 
@@ -189,7 +189,7 @@ pub fn joined(manifests: Vec<Manifest>) -> Manifest {
     all
 }
 
-/// What arrived, by the timestamp of the points.
+/// The points, by their timestamps.
 #[derive(Default)]
 pub struct ObservedWindows(BTreeMap<i64, Observed>);
 
@@ -198,6 +198,7 @@ impl ObservedWindows {
         // Events and checks are of no window.
         if let Record::Point(point) = record
             && let Some(ts) = point.ts
+            && !rules.ignores(&point.metric)
         {
             let window = self.0.entry(ts as i64);
             window.or_insert_with(|| Observed::new(sink)).add(rules, record);
