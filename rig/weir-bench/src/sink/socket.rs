@@ -58,7 +58,7 @@ pub async fn bind(address: &Address) -> io::Result<(Socket, Address)> {
 }
 
 /// Time to read what waits at the stop: a sender that never pauses has no last byte.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// Serves one socket until `stop` changes. Then it reads what waits in it, and in its connections, and returns. Unix streams carry frames
 /// with a four-byte length, TCP carries lines.
