@@ -155,7 +155,7 @@ pub fn explain(
                 explanation.steps.push(step);
             }
         } else {
-            samples(metric, unix_seconds(), &mut explanation);
+            fate_of_samples(metric, unix_seconds(), &mut explanation);
         }
     }
     let unknown: Vec<String> = match &message {
@@ -231,7 +231,7 @@ fn place(timestamp: i64, now: i64, merge_within: Option<u32>) -> ExplainedStep {
 }
 
 /// The fate of the samples of a message, besides the rules.
-fn samples(metric: &Metric<'_>, now: i64, explanation: &mut Explanation) {
+fn fate_of_samples(metric: &Metric<'_>, now: i64, explanation: &mut Explanation) {
     let fault = metric_fault(metric, now);
     let step = |stage: &str, why: String, dropped| ExplainedStep {
         stage: stage.to_owned(),

@@ -119,14 +119,14 @@ impl ColumnTaps {
             listener,
             received,
             bytes_max: (room as usize).min(TEXT_MAX),
-            tails,
+            chosen_for: ChosenFor(tails),
             ..SeenRequest::default()
         })
     }
 
     /// Gives a request to the tails that it was chosen for. One without room does not get it.
     pub fn give(&self, mut request: SeenRequest) {
-        let tails = std::mem::take(&mut request.tails);
+        let ChosenFor(tails) = std::mem::take(&mut request.chosen_for);
         let request = Arc::new(request);
         for tail in &self.readers().tails {
             let is_chosen = tails.iter().any(|room| Arc::ptr_eq(room, &tail.room));
@@ -177,9 +177,12 @@ pub struct SeenRequest {
     pub series: Vec<SeenSeries>,
     /// Memory for them.
     pub bytes_max: usize,
-    /// The tails that it was chosen for, by their rooms.
-    tails: Vec<Arc<Room>>,
+    pub chosen_for: ChosenFor,
 }
+
+/// The tails that a request is for, by their rooms.
+#[derive(Debug, Default)]
+pub struct ChosenFor(Vec<Arc<Room>>);
 
 /// A series of a request.
 #[derive(Debug)]
@@ -373,7 +376,7 @@ mod tests {
         let mut request = SeenRequest {
             listener: 3,
             bytes_max: TEXT_MAX,
-            tails: vec![large.clone(), small.clone()],
+            chosen_for: ChosenFor(vec![large.clone(), small.clone()]),
             ..SeenRequest::default()
         };
         request.read(&columns(&[1, 1]));

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
-use weir_counters::Counter as _;
 use weir_ingest::{SampleDrop, TapBlock, TappedPacket, metric_fault};
 use weir_origin::OriginExplanation;
 use weir_protocol::{Message, ParseOptions, parse_line};
