@@ -330,7 +330,7 @@ impl Chain {
         let config = config.replace("DIR", directory.path().to_str().unwrap());
         std::fs::write(
             path("weir.yaml"),
-            format!("bucket_width: 1s\nadmin: 127.0.0.1:0\n{config}"),
+            format!("bucket_width: 1s\ngrace_period: 60s\nadmin: 127.0.0.1:0\n{config}"),
         )
         .unwrap();
         let agent = Command::new(weir())
@@ -469,8 +469,7 @@ fn columns_and_datagrams_of_the_same_series_are_the_sum_of_both_truths() {
     let http = format!("http://{}", chain.http.as_ref().unwrap());
     let socket = format!("unixgram://{}", chain.path("socket"));
     let columns = chain.load("connections: 2", &http, "columns").spawn().unwrap();
-    let datagrams = report(chain.load("connections: 2", &socket, "datagrams"));
-    assert_eq!(datagrams["refused_packets"], 0, "{datagrams}");
+    report(chain.load("connections: 2", &socket, "datagrams"));
     let columns = columns.wait_with_output().unwrap();
     assert!(columns.status.success(), "{columns:?}");
     let verdict = chain.verdict();

@@ -309,6 +309,9 @@ fn windows_of<'c>(columns: Option<&'c ColumnsSent>, stream: &SentStream) -> &'c 
         .unwrap_or_default()
 }
 
+/// Type, name and tags of a context.
+type Identity = (String, String, Vec<String>);
+
 /// The rows of each window. The rows of one window in several connections are one.
 fn window_tables(
     load: &Load,
@@ -317,7 +320,7 @@ fn window_tables(
     detail: &Detail,
     columns: &ColumnsSent,
 ) -> BTreeMap<i64, Vec<ContextTruth>> {
-    let mut tables: BTreeMap<i64, BTreeMap<(String, String, Vec<String>), ContextTruth>> = BTreeMap::new();
+    let mut tables: BTreeMap<i64, BTreeMap<Identity, ContextTruth>> = BTreeMap::new();
     for stream in sent {
         let mut composer = Composer::new(model, stream.connection, load.profile.connections);
         let mut buffer = vec![0u8; composer.packet_room()];
