@@ -26,18 +26,11 @@ struct Row {
     weighted_sum: Decimal,
     min: Option<Decimal>,
     max: Option<Decimal>,
-    last: Vec<(Sender, Decimal)>,
+    last: Vec<(u32, Decimal)>,
     /// Of distributions, if they are wanted.
     bins: BTreeMap<i32, u64>,
     /// Entries of the model, or the numbers themselves if values are numbered; with `SERIAL`, the number of a packet.
     members: BTreeSet<u64>,
-}
-
-/// A connection, and the window in which it sent; 0 without windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sender {
-    connection: u32,
-    window: i64,
 }
 
 /// The message, as it was drawn.
@@ -50,7 +43,7 @@ struct Drawn {
 }
 
 impl Row {
-    fn add(&mut self, model: &Model, drawn: Drawn, from: Sender, with_bins: bool) {
+    fn add(&mut self, model: &Model, drawn: Drawn, connection: u32, with_bins: bool) {
         let Drawn {
             kind,
             entry,
@@ -82,8 +75,8 @@ impl Row {
         self.max = Some(self.max.map_or(e.max, |m| m.max(e.max)));
         if kind == GAUGE {
             match self.last.last_mut() {
-                Some(known) if known.0.connection == from.connection => *known = (from, e.last),
-                _ => self.last.push((from, e.last)),
+                Some((from, last)) if *from == connection => *last = e.last,
+                _ => self.last.push((connection, e.last)),
             }
         }
         if kind == DISTRIBUTION && with_bins {
@@ -91,13 +84,6 @@ impl Row {
                 *self.bins.entry(sketch::key(value.to_f64())).or_default() += u64::from(e.weight);
             }
         }
-    }
-
-    /// The last values of the connections, of those alone that sent in the latest window.
-    fn last(&self) -> Vec<Decimal> {
-        let latest = self.last.iter().map(|(from, _)| from.window).max();
-        let newest = self.last.iter().filter(|(from, _)| Some(from.window) == latest);
-        newest.map(|(_, value)| *value).collect()
     }
 }
 
@@ -129,7 +115,7 @@ struct Books<'m> {
     faults: Vec<u64>,
     /// Fillers by their number of extra bytes.
     fillers: BTreeMap<u32, u64>,
-    from: Sender,
+    connection: u32,
     /// Contexts that had a message, fresh ones by their template. Selects names and tags.
     seen: Vec<bool>,
 }
@@ -190,7 +176,7 @@ impl Observer for Books<'_> {
                     sequence,
                     serial,
                 };
-                row.add(self.model, drawn, self.from, self.detail.bins);
+                row.add(self.model, drawn, self.connection, self.detail.bins);
             }
         }
     }
@@ -293,15 +279,15 @@ impl<'m> Books<'m> {
             checks: vec![0; model.checks.len()],
             faults: vec![0; FAULTS.len()],
             fillers: BTreeMap::new(),
-            from: Sender::default(),
+            connection: 0,
             seen: vec![false; count],
         }
     }
 }
 
 /// The windows of a connection.
-fn windows_of<'c>(columns: Option<&'c ColumnsSent>, stream: &SentStream) -> &'c [ColumnWindow] {
-    let clients = columns.into_iter().flat_map(|columns| &columns.clients);
+fn windows_of<'c>(columns: &'c ColumnsSent, stream: &SentStream) -> &'c [ColumnWindow] {
+    let clients = columns.clients.iter();
     clients
         .filter(|client| client.connection == stream.connection)
         .map(|client| client.windows.as_slice())
@@ -325,7 +311,7 @@ fn window_tables(
         let mut composer = Composer::new(model, stream.connection, load.profile.connections);
         let mut buffer = vec![0u8; composer.packet_room()];
         let mut next = 0;
-        for window in windows_of(Some(columns), stream) {
+        for window in windows_of(columns, stream) {
             let mut books = Books::new(model, detail);
             while next < window.packets.1 {
                 if next >= window.packets.0 && window.acknowledged {
@@ -363,11 +349,7 @@ fn replay_model(
     let mut digest = 0;
     let mut hashes = Vec::new();
     for stream in sent {
-        books.from = Sender {
-            connection: stream.connection,
-            window: 0,
-        };
-        let mut windows = windows_of(columns, stream).iter().peekable();
+        books.connection = stream.connection;
         let fresh = || Composer::new(model, stream.connection, load.profile.connections);
         let mut composer = fresh();
         let mut buffer = vec![0u8; composer.packet_room()];
@@ -380,8 +362,6 @@ fn replay_model(
                 }
                 let mut cell = cell.borrow_mut();
                 let (buffer, books) = &mut *cell;
-                while windows.next_if(|window| window.packets.1 <= index).is_some() {}
-                books.from.window = windows.peek().map_or(0, |window| window.start);
                 let packet = if skipped {
                     composer.packet(buffer)
                 } else {
@@ -517,7 +497,7 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
             weighted_sum: row.weighted_sum,
             min: row.min,
             max: row.max,
-            last: row.last(),
+            last: row.last.iter().map(|(_, value)| *value).collect(),
             members,
             bins: (books.detail.bins && context.kind == DISTRIBUTION).then(|| row.bins.clone()),
         }
@@ -544,7 +524,7 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
             sequence: fresh.sequence,
             serial: fresh.serial,
         };
-        row.add(model, drawn, Sender::default(), books.detail.bins);
+        row.add(model, drawn, 0, books.detail.bins);
         truth(fresh.context, fresh.generation, fresh.number, &row)
     }));
     rows.extend(books.fillers.iter().map(|(extra, count)| {
