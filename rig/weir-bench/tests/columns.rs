@@ -154,7 +154,7 @@ fn a_request_is_repeated_with_its_number_until_it_is_acknowledged() {
     assert!(report.messages >= 2000);
 }
 
-/// What a request says about each series: sum or last value, and the bins of a sketch.
+/// The series of requests: sum or last value, and the bins of a sketch.
 type Said = BTreeMap<(String, Vec<String>, char), (f64, BTreeMap<i32, u64>)>;
 
 fn said(requests: &[Seen], client: &str, start: i64) -> Said {
