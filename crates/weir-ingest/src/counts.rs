@@ -79,6 +79,9 @@ counters! {
         /// Service checks that were dropped because the queue was full.
         ChecksDropped = NOT_HANDED_OVER.by("kind", "check"),
             Problem("More service checks arrive per second than weir passes on: `weir tail` shows who sends them.");
+        /// Events and service checks with a timestamp that is negative or more than a day ahead. They have the time of their arrival.
+        TimestampsIgnored = SeriesSpec::counter("weir_timestamps_ignored_total", "listeners.timestamps_ignored", "messages"),
+            Problem("A client sends milliseconds instead of seconds in `d:`, or its clock is wrong.");
     }
 }
 

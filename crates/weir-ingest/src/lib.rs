@@ -22,7 +22,7 @@ mod timestamped;
 mod worker;
 
 pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
-pub use columns::{ColumnFate, ColumnPayload, point_fault};
+pub use columns::{ColumnFate, ColumnPayload, is_plausible, point_fault};
 pub use counts::{
     ColumnCounter, IngestCounter, IngestCounts, NumberCounter, ParkingCounter, RefusalReason, SampleDrop,
     SenderCounter, SeriesRejection, SlowLine, WorkerCounter,

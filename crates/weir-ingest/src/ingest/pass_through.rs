@@ -9,6 +9,7 @@ use weir_protocol::{Event, Kind, Metric, ServiceCheck, Tags, Values, unescape_ne
 use weir_sketch::Sketch;
 
 use super::Ingest;
+use crate::columns::is_plausible;
 use crate::counts::IngestCounter;
 use crate::counts::SampleDrop;
 use crate::numbers::Verdict;
@@ -246,22 +247,32 @@ impl Ingest {
         self.pass_through.close_full_batch();
     }
 
+    /// The time of an event or a service check: its own, or that of its arrival.
+    fn time_of_text(&mut self, own: Option<i64>, listener: usize) -> i64 {
+        match own.filter(|&seconds| seconds != 0) {
+            Some(seconds) if is_plausible(seconds, self.now) => seconds,
+            Some(_) => {
+                self.counts[listener][IngestCounter::TimestampsIgnored] += 1;
+                self.now
+            }
+            None => self.now,
+        }
+    }
+
     pub(super) fn event(&mut self, event: &Event<'_>, listener: usize) {
         self.counts[listener][IngestCounter::Events] += 1;
         if !self.pass_through.has_room() {
             self.counts[listener][IngestCounter::EventsDropped] += 1;
             return;
         }
+        let timestamp = self.time_of_text(event.timestamp, listener);
         let origin_tags = self.origin_tags(&OriginKey::of_message(event.origin, event.tags.iter()));
         let mut tags = with_origin(event.tags, &origin_tags);
         let tag_host = self.contexts.rules().apply_to_tags(&mut tags);
         let record = EventRecord {
             title: unescape_newlines(event.title).into_owned(),
             text: unescape_newlines(event.text).into_owned(),
-            timestamp: event
-                .timestamp
-                .filter(|&seconds| seconds != 0)
-                .unwrap_or(self.now),
+            timestamp,
             host: if event.host.is_empty() {
                 tag_host
             } else {
@@ -286,16 +297,14 @@ impl Ingest {
             self.counts[listener][IngestCounter::ChecksDropped] += 1;
             return;
         }
+        let timestamp = self.time_of_text(check.timestamp, listener);
         let origin_tags = self.origin_tags(&OriginKey::of_message(check.origin, check.tags.iter()));
         let mut tags = with_origin(check.tags, &origin_tags);
         let tag_host = self.contexts.rules().apply_to_tags(&mut tags);
         let record = CheckRecord {
             name: check.name.to_string(),
             status: check.status,
-            timestamp: check
-                .timestamp
-                .filter(|&seconds| seconds != 0)
-                .unwrap_or(self.now),
+            timestamp,
             host: if check.host.is_empty() {
                 tag_host
             } else {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_counters::Counter as _;
-use weir_ingest::point_fault;
+use weir_ingest::{SampleDrop, is_plausible, point_fault};
 use weir_origin::{OriginExplanation, Origins};
 use weir_protocol::{Kind, Message, SampleList, Tags, Values, locate, parse_line, unknown_sections};
 
@@ -148,14 +148,8 @@ pub fn explain(
             explanation.steps.insert(0, signed_gauge());
         }
     }
-    if explanation.context.is_some()
-        && let Message::Metric(metric) = &message
-        && let Some(timestamp) = metric.timestamp
-        && about.listener.address.starts_with("http")
-    {
-        explanation
-            .steps
-            .push(place(timestamp, unix_seconds(), reading.merge_within));
+    if explanation.context.is_some() {
+        explanation.steps.extend(of_timestamp(&message, &about.listener));
     }
     let unknown: Vec<String> = match &message {
         Message::Metric(_) => unknown_sections(line.as_bytes())
@@ -227,6 +221,45 @@ fn place(timestamp: i64, now: i64, merge_within: Option<u32>) -> ExplainedStep {
         },
         ..ExplainedStep::default()
     }
+}
+
+/// The fate of the timestamp that a message has.
+fn of_timestamp(message: &Message<'_>, listener: &TapListener) -> Option<ExplainedStep> {
+    let now = unix_seconds();
+    match message {
+        Message::Metric(metric) if listener.address.starts_with("http") => {
+            Some(place(metric.timestamp?, now, listener.reading.merge_within))
+        }
+        Message::Metric(metric) => Some(own_time(metric.kind, metric.timestamp?, now)),
+        Message::Event(event) => own_time_of_text(event.timestamp?, now),
+        Message::Check(check) => own_time_of_text(check.timestamp?, now),
+    }
+}
+
+/// The fate of a sample with a timestamp.
+fn own_time(kind: Kind, timestamp: i64, now: i64) -> ExplainedStep {
+    let fault = match kind {
+        Kind::Counter | Kind::Gauge => point_fault(timestamp, true, now),
+        _ => Some(SampleDrop::UnsupportedTimestampedType),
+    };
+    ExplainedStep {
+        stage: "timestamp".to_owned(),
+        why: match fault {
+            Some(reason) => format!("it is dropped: {}", reason.as_str()),
+            None => "it keeps its timestamp and is in no bucket".to_owned(),
+        },
+        ..ExplainedStep::default()
+    }
+}
+
+/// The reason why the timestamp of an event or a service check is not used.
+fn own_time_of_text(timestamp: i64, now: i64) -> Option<ExplainedStep> {
+    (timestamp != 0 && !is_plausible(timestamp, now)).then(|| ExplainedStep {
+        stage: "timestamp".to_owned(),
+        why: "it is ignored, because it is negative or more than a day ahead; the time of arrival is used"
+            .to_owned(),
+        ..ExplainedStep::default()
+    })
 }
 
 fn is_signed_gauge(message: &Message<'_>) -> bool {
