@@ -462,9 +462,9 @@ fn side_by_side(
     let intakes = [Intake::start(), Intake::start()];
     let addresses = [free_address(), free_address()];
     let config = |at: usize| {
-        let port = addresses[at].rsplit(':').next().unwrap();
+        let (host, port) = addresses[at].rsplit_once(':').unwrap();
         format!(
-            "api_key: {KEY}\ndd_url: http://{}\nhostname: box\ndogstatsd_port: {port}\ndogstatsd_tags: [team:x]\nenable_metadata_collection: false\n{rules}",
+            "api_key: {KEY}\ndd_url: http://{}\nhostname: box\nbind_host: {host}\ndogstatsd_port: {port}\ndogstatsd_tags: [team:x]\nenable_metadata_collection: false\n{rules}",
             intakes[at].address
         )
     };

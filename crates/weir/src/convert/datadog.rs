@@ -2,7 +2,7 @@
 
 use weir_config::{
     Setting, SettingType, VariableError, adds_up, changes_data, forward_target, handle_in, hide_password,
-    in_our_words, is_section, means_the_same, output_setting, removed_variable, settings, show_text,
+    in_our_words, is_section, leaves, means_the_same, output_setting, removed_variable, settings, show_text,
     unsupported_keys, unsupported_reason,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
@@ -211,7 +211,11 @@ impl Converter {
 /// A key that is not in the table of keys about metrics: of another part of that agent, or mistyped.
 fn unknown(key: &Key) -> Unconverted {
     let settings = settings().flat_map(|setting| setting.also.iter().copied());
+    let of_outputs = OUTPUT_TYPES
+        .iter()
+        .flat_map(|output_type| leaves(output_type.settings));
     let known: Vec<String> = settings
+        .chain(of_outputs.flat_map(|leaf| leaf.also.iter().copied()))
         .filter_map(|variable| variable.strip_prefix("DD_"))
         .map(str::to_ascii_lowercase)
         .chain(unsupported_keys().map(str::to_owned))

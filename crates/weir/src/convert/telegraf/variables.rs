@@ -61,8 +61,8 @@ impl<'t> Reference<'t> {
             .as_ref()
             .is_some_and(|value| !(self.is_empty_unset && value.is_empty()));
         match self.otherwise {
-            Some(('-', text)) if !is_set => Some(replaced_in(text, environment)),
-            Some(('+', text)) if is_set => Some(replaced_in(text, environment)),
+            Some(('-', text)) if !is_set => Some(replaced_in(text, environment, Unset::Empty)),
+            Some(('+', text)) if is_set => Some(replaced_in(text, environment, Unset::Empty)),
             Some(('+', _)) => Some(String::new()),
             Some(('?', _)) if !is_set => None,
             _ => value,
@@ -84,8 +84,16 @@ fn closing_brace(text: &str) -> Option<usize> {
     None
 }
 
-/// A text with the values of variables as they are. Variables without a value stay.
-fn replaced_in(text: &str, environment: Environment<'_>) -> String {
+/// The fate of variables that are not set.
+#[derive(Clone, Copy, PartialEq)]
+enum Unset {
+    Stay,
+    /// Within what stands for another.
+    Empty,
+}
+
+/// A text with the values of variables as they are.
+fn replaced_in(text: &str, environment: Environment<'_>, unset: Unset) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -98,8 +106,10 @@ fn replaced_in(text: &str, environment: Environment<'_>) -> String {
         }
         let reference = Reference::at(rest);
         let length = reference.as_ref().map_or(1, |reference| reference.length);
+        let is_empty = reference.is_some() && unset == Unset::Empty;
         match reference.and_then(|reference| reference.value(environment)) {
             Some(value) => out.push_str(&value.replace('$', DOLLAR.encode_utf8(&mut [0; 4]))),
+            None if is_empty => {}
             None => out.push_str(&rest[..length]),
         }
         rest = &rest[length..];
@@ -123,9 +133,9 @@ pub fn replaced(text: &str, environment: Environment<'_>) -> String {
         if line.trim_start().starts_with('#') {
             line.to_owned()
         } else if is_literal(line) {
-            replaced_in(line, environment)
+            replaced_in(line, environment, Unset::Stay)
         } else {
-            replaced_in(line, &quoted)
+            replaced_in(line, &quoted, Unset::Stay)
         }
     };
     text.split_inclusive('\n').map(of_line).collect()
@@ -223,7 +233,8 @@ mod tests {
             ("${DC:?no}${EMPTY?no}", "fra"),
             ("${EMPTY:?no}${OTHER?no}", "${EMPTY:?no}${OTHER?no}"),
             ("${OTHER:-${DC}-${EMPTY:-a}}", "fra-a"),
-            ("${OTHER:-$1}${DC!x}", "$1${DC!x}"),
+            ("${OTHER:-a$ZONE${ZONE}b}", "ab"),
+            ("${OTHER:-$1}${DC!x}", "\u{F8FF}1${DC!x}"),
         ] {
             assert_eq!(replaced(text, &environment), expected, "{text}");
         }
