@@ -23,7 +23,7 @@ const LONG_AGO: i64 = 1_710_000_000;
 /// DogStatsD flushes every 15 seconds, and what is under way follows.
 const LONG_ENOUGH: Duration = Duration::from_secs(120);
 
-/// What was delivered: its kind, name and tags, each with all its fields.
+/// Delivered data: its kind, name and tags, each with all its fields.
 type Delivered = BTreeMap<String, Vec<String>>;
 
 /// Takes everything.
@@ -81,7 +81,7 @@ impl Intake {
         }
     }
 
-    /// What has come of one bucket, and with timestamps of senders.
+    /// Everything that has come of one bucket, and with timestamps of senders.
     fn delivered(&self, decoder: &Path, bucket: i64) -> Delivered {
         let mut found = Delivered::new();
         let posts = self.posts.lock().unwrap().clone();
@@ -449,7 +449,7 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What both deliver of the same messages in one bucket. `None` if the messages took longer than the bucket.
+/// The data that both deliver of the same messages in one bucket. `None` if the messages took longer than the bucket.
 fn side_by_side(
     program: &Path,
     rules: &str,
