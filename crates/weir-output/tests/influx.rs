@@ -339,7 +339,7 @@ async fn a_number_that_fits_no_integer_is_dropped_and_counted() {
         lines(&requests),
         [
             "fits value=9223372036854774784i 1700000000",
-            "level value=10000000000000000000 1700000000",
+            "level value=1e19 1700000000",
         ]
     );
     let dropped = &status.endpoints[0].dropped;
