@@ -48,6 +48,11 @@ pub enum ColumnFate {
     Ended,
 }
 
+/// Whether a timestamp of an event or a service check can be one: `now` is the agent's time in Unix seconds.
+pub fn is_plausible(timestamp: i64, now: i64) -> bool {
+    (0..=latest_timestamp(now)).contains(&timestamp)
+}
+
 /// Why no bucket and no output takes a point, whatever its series: `now` is the agent's time in Unix seconds.
 pub fn point_fault(timestamp: i64, is_finite: bool, now: i64) -> Option<SampleDrop> {
     if !is_finite {

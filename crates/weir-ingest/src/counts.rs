@@ -79,6 +79,9 @@ counters! {
         /// Service checks that were dropped because the queue was full.
         ChecksDropped = NOT_HANDED_OVER.by("kind", "check"),
             Problem("More service checks arrive per second than weir passes on: `weir tail` shows who sends them.");
+        /// Events and service checks with a timestamp that is negative or more than a day ahead. They have the time of their arrival.
+        TimestampsIgnored = SeriesSpec::counter("weir_timestamps_ignored_total", "listeners.timestamps_ignored", "messages"),
+            Problem("A client sends milliseconds instead of seconds in `d:`, or its clock is wrong.");
     }
 }
 
@@ -87,7 +90,7 @@ counters! {
     pub enum SampleDrop {
         /// NaN or infinite.
         NonFinite = SAMPLES_DROPPED.because("non_finite"),
-            Problem("A client divides by zero: `weir tail --rejected` shows the lines with their senders.");
+            Problem("A client divides by zero: `weir tail` shows the lines as dropped, with their senders.");
         /// A rule drops its metric.
         Filtered = SAMPLES_DROPPED.because("filtered"),
             Normal("Rules work as configured; `weir_rule_samples_dropped_total` names them.");

@@ -22,12 +22,12 @@ mod timestamped;
 mod worker;
 
 pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
-pub use columns::{ColumnFate, ColumnPayload, point_fault};
+pub use columns::{ColumnFate, ColumnPayload, is_plausible, point_fault};
 pub use counts::{
     ColumnCounter, IngestCounter, IngestCounts, NumberCounter, ParkingCounter, RefusalReason, SampleDrop,
     SenderCounter, SeriesRejection, SlowLine, WorkerCounter,
 };
-pub use ingest::{BadInput, Ingest, IngestSettings, ListenerSettings, Received, WaitLimit};
+pub use ingest::{BadInput, Ingest, IngestSettings, ListenerSettings, Received, WaitLimit, metric_fault};
 pub use numbers::{
     AddedNumber, CLIENT_BYTES, CLIENT_EXPIRY, KnownClient, NUMBERS_UNDER_WAY, NumberLink, RequestNumber,
     worker_of,

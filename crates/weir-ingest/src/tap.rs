@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use weir_listener::Credentials;
 
-use crate::counts::{IngestCounter, RefusalReason};
+use crate::counts::{IngestCounter, RefusalReason, SampleDrop};
 use crate::ingest::Ingest;
 
 /// A sample is drawn for each interval of this length, by the traffic of the previous one.
@@ -90,6 +90,8 @@ pub struct PacketOutcome {
     pub rate_limited: bool,
     /// Samples without a context, because of a limit on contexts or memory.
     pub limited: u64,
+    /// Samples with a timestamp, events and checks that were dropped because too many waited for the outputs.
+    pub not_queued: u64,
 }
 
 /// The counts that show the fate of a packet.
@@ -98,6 +100,7 @@ pub struct CountsBefore {
     refused: [u64; RefusalReason::COUNT],
     rate_limited: u64,
     limited: u64,
+    not_queued: u64,
 }
 
 impl CountsBefore {
@@ -107,6 +110,9 @@ impl CountsBefore {
             refused: RefusalReason::ALL.map(|refusal| counts.packets_refused[refusal]),
             rate_limited: counts[IngestCounter::PacketsRateLimited],
             limited: counts.limited(),
+            not_queued: counts.samples_dropped[SampleDrop::QueueFull]
+                + counts[IngestCounter::EventsDropped]
+                + counts[IngestCounter::ChecksDropped],
         }
     }
 
@@ -118,6 +124,7 @@ impl CountsBefore {
             refused: refused.map(|at| RefusalReason::ALL[at]),
             rate_limited: now.rate_limited > self.rate_limited,
             limited: now.limited - self.limited,
+            not_queued: now.not_queued - self.not_queued,
         }
     }
 }

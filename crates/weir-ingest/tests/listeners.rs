@@ -331,6 +331,27 @@ fn a_timestamp_that_is_no_second_of_today_is_dropped_and_counted() {
 }
 
 #[test]
+fn an_event_with_an_impossible_timestamp_has_the_time_of_its_arrival() {
+    let mut ingest = ingest(TagStyles::default(), vec![listener(false, None)]);
+    let day = START + 24 * 60 * 60;
+    let own = [1_661_176_132, day, 1_661_176_132_000, day + 1, -7, 0];
+    for own in own {
+        send(
+            &mut ingest,
+            0,
+            &format!("_e{{1,1}}:a|b|d:{own}\n_sc|db|0|d:{own}"),
+        );
+    }
+    let batch = ingest.take_pass_through().unwrap();
+    let expected = [own[0], own[1], START, START, START, START];
+    let times: Vec<i64> = batch.events.iter().map(|event| event.timestamp).collect();
+    assert_eq!(times, expected);
+    let times: Vec<i64> = batch.checks.iter().map(|check| check.timestamp).collect();
+    assert_eq!(times, expected);
+    assert_eq!(ingest.counts()[0][IngestCounter::TimestampsIgnored], 6);
+}
+
+#[test]
 fn sections_that_stand_for_nothing_are_counted_when_they_are_new() {
     let mut ingest = ingest(TagStyles::default(), vec![listener(false, None)]);
     for _ in 0..3 {

@@ -21,6 +21,15 @@ pub enum Framing {
     Newline,
 }
 
+/// Other sockets that may be bound to the port of an internet socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PortSharing {
+    /// Lets several sockets share one address, the kernel spreading senders over them. See [`bind_group`], which sets it.
+    pub reuse_port: bool,
+    /// `[::]` leaves IPv4 to another listener, which has `0.0.0.0`. Without effect on other addresses.
+    pub ipv6_only: bool,
+}
+
 /// The address of a listener and its options.
 #[derive(Clone, Debug)]
 pub struct ListenerConfig {
@@ -35,9 +44,8 @@ pub struct ListenerConfig {
     /// The longest packet, 1 to 65536. A longer datagram is cut; a stream that announces a longer frame is closed, and a
     /// longer line is skipped.
     pub max_packet_bytes: usize,
-    /// Lets several sockets share one internet address, the kernel spreading senders over them. See [`bind_group`],
-    /// which sets it. Without effect on Unix sockets.
-    pub reuse_port: bool,
+    /// The other sockets on the same port. Without effect on Unix sockets.
+    pub sharing: PortSharing,
     /// Addresses that may send; packets and connections of others are dropped and counted. Internet sockets only.
     pub allow: AllowList,
     /// Rates of addresses and networks; packets above them are dropped and counted. Internet sockets only.
@@ -78,7 +86,7 @@ impl ListenerConfig {
             framing,
             receive_buffer_bytes: None,
             max_packet_bytes,
-            reuse_port: false,
+            sharing: PortSharing::default(),
             allow: AllowList::default(),
             rates: None,
             tls: None,
@@ -427,14 +435,14 @@ pub fn bind_group(config: &ListenerConfig, count: usize) -> Result<Vec<BoundSock
             _ => Err(fail(BindErrorKind::Unsupported)),
         };
     };
-    config.reuse_port = false;
+    config.sharing.reuse_port = false;
     if count == 1 {
         return Ok(vec![bind(&config)?]);
     }
     if port != 0 {
         drop(bind(&config)?);
     }
-    config.reuse_port = true;
+    config.sharing.reuse_port = true;
     let mut group: Vec<BoundSocket> = Vec::with_capacity(count);
     for _ in 0..count {
         if let Some(first) = group.first() {
@@ -458,7 +466,7 @@ pub fn bind_beside(
     let shares = sys::get_option(first.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT).is_ok_and(|on| on != 0);
     let mut config = config.clone();
     config.address = first.address.clone();
-    config.reuse_port = true;
+    config.sharing.reuse_port = true;
     (0..if shares { count } else { 0 })
         .map(|_| bind(&config))
         .collect()
@@ -597,12 +605,13 @@ fn bind_internet(
         // Inherited by connections, so that a peer that vanished does not keep its place.
         set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1, "SO_KEEPALIVE")?;
     }
-    if config.reuse_port {
+    if config.sharing.reuse_port {
         set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1, "SO_REUSEPORT")?;
     }
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         // `[::]` means every interface, for senders over IPv4 too, regardless of the system's default.
-        set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0, "IPV6_V6ONLY")?;
+        let only = config.sharing.ipv6_only.into();
+        set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only, "IPV6_V6ONLY")?;
     }
     if kind == libc::SOCK_DGRAM {
         set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1, "SO_RXQ_OVFL")?;

@@ -76,8 +76,8 @@ mod tls;
 
 pub use adopt::{PassedSocket, adopt};
 pub use bind::{
-    BindError, BindErrorKind, BoundSocket, Framing, ListenerConfig, MAX_PACKET_BYTES_LIMIT, ReceiveBuffer,
-    SOCKET_MODE_DEFAULT, bind, bind_beside, bind_group, group_id, user_id,
+    BindError, BindErrorKind, BoundSocket, Framing, ListenerConfig, MAX_PACKET_BYTES_LIMIT, PortSharing,
+    ReceiveBuffer, SOCKET_MODE_DEFAULT, bind, bind_beside, bind_group, group_id, user_id,
 };
 pub use counters::{ListenerCounter, ListenerCounters, LoopCounter, LoopCounters};
 pub use event_loop::{

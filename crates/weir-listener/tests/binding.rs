@@ -457,6 +457,25 @@ fn every_interface_in_one_socket() {
 }
 
 #[test]
+fn each_address_family_can_have_a_listener_of_its_own_on_one_port() {
+    if !support::has_address("[::1]:0") {
+        return;
+    }
+    let mut harness = Harness::new();
+    let four = harness.listen(&config("udp://0.0.0.0:0"));
+    let port = harness.socket_address(four).port();
+    let mut both = config(&format!("udp://[::]:{port}"));
+    assert!(matches!(refused(&both).kind, BindErrorKind::PortInUse));
+    both.sharing.ipv6_only = true;
+    harness.listen(&both);
+    for (from, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
+        let socket = UdpSocket::bind(from).unwrap();
+        socket.send_to(to.as_bytes(), (to, port)).unwrap();
+    }
+    harness.run_until(|seen| seen.len() == 2);
+}
+
+#[test]
 fn the_queue_of_a_unix_datagram_socket_is_known() {
     let directory = tempfile::tempdir().unwrap();
     let socket = bind(&unixgram(&directory.path().join("dsd.socket"))).unwrap();

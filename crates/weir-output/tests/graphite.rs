@@ -166,6 +166,56 @@ async fn each_kind_has_its_prefix() {
     );
 }
 
+/// The names that StatsD once gave counters, which are those of `legacyNamespace` and of gostatsd's mode `legacy`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_can_have_statsds_old_names() {
+    let all = [
+        CounterForm::LegacyCount,
+        CounterForm::Rate,
+        CounterForm::LegacyRate,
+        CounterForm::Count,
+    ];
+    let settings = GraphiteSettings {
+        prefix: "stats".into(),
+        kind_prefixes: [("counter".into(), "counters".into())].into(),
+        counters: all.into(),
+        ..graphite("")
+    };
+    let messages = "a.b:5|c|#env:x\nb:4|g\n";
+    let (lines, status) = encode(settings.clone(), messages).await;
+    assert_eq!(
+        shown(&lines),
+        [
+            "stats.a.b;env=x;host=agent-host 0.5",
+            "stats.b;host=agent-host 4",
+            "stats.counters.a.b.count;env=x;host=agent-host 5",
+            "stats.counters.a.b.rate;env=x;host=agent-host 0.5",
+            "stats_counts.a.b;env=x;host=agent-host 5",
+        ]
+    );
+    assert!(status.balances());
+    let without = GraphiteSettings {
+        prefix: String::new(),
+        tags: Tags::None,
+        ..settings
+    };
+    let (lines, _) = encode(without, messages).await;
+    let first = ["a.b 0.5", "b 4", "counters.a.b.count 5"];
+    assert_eq!(shown(&lines)[..3], first);
+    assert_eq!(shown(&lines).last().unwrap(), "counts.a.b 5");
+    // A name of its own that is the same path gets another one.
+    let lines = encode(
+        GraphiteSettings {
+            prefix: "stats".into(),
+            counters: vec![CounterForm::LegacyRate],
+            host: Host::None,
+            ..graphite("")
+        },
+        "a:5|c\na:4|g\n",
+    );
+    assert_eq!(lines.await.0.len(), 2);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_kind_in_each_form() {
     let messages = "page.views:1|c|@0.5|#env:prod,role:a/b\nqueue.size:-1.5|g|#host:db1\nusers:x|s\nusers:y|s\nt:1:2:3:4|ms|#bare,empty:,k:1,k:2\n_sc|c|0\n_e{1,1}:a|b\n";

@@ -319,6 +319,35 @@ async fn values_that_are_not_finite_and_lines_that_are_too_long_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_number_that_fits_no_integer_is_dropped_and_counted() {
+    let whole = InfluxSettings {
+        form: LineSettings {
+            host: Host::None,
+            metric_type: false,
+            integers: true,
+            aggregates: vec![Aggregate::Count],
+            percentiles: vec![],
+            precision: Precision::Seconds,
+        },
+        compression: InfluxCompression::None,
+        ..influx("")
+    };
+    let messages =
+        "over:1e19|c\nunder:-1e19|c\nedge:9223372036854775808|c\nfits:9223372036854774784|c\nlevel:1e19|g\n";
+    let (requests, status) = deliver(whole, messages).await;
+    assert_eq!(
+        lines(&requests),
+        [
+            "fits value=9223372036854774784i 1700000000",
+            "level value=1e19 1700000000",
+        ]
+    );
+    let dropped = &status.endpoints[0].dropped;
+    assert_eq!(dropped[&Reason::NotFinite].points, 3, "{dropped:?}");
+    assert!(status.balances());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn datagrams_of_whole_lines() {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let output = start(&InfluxSettings {

@@ -27,6 +27,7 @@ mod datadog_page;
 mod dead_outputs;
 mod delivery;
 mod doctor;
+mod dogstatsd;
 mod executed_pages;
 mod explained_outputs;
 mod fleet;

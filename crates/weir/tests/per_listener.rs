@@ -170,6 +170,32 @@ fn an_explanation_is_that_of_the_listener_that_it_names() {
 }
 
 #[test]
+fn an_explanation_says_what_is_ignored_and_what_becomes_of_a_timestamp() {
+    let mut agent = Agent::start("", &[]);
+    let admin = agent.wait_for("admin on http://");
+    for (message, said) in [
+        (
+            "r.rq:5|g|#cluster:outbound|60051||a.svc",
+            "unknown_sections: ignored: |60051|a.svc",
+        ),
+        ("a:1|c|T1661176132", "in no bucket, and keeps its timestamp"),
+        ("a:1|c|T1661176132000", "timestamp: dropped: future_timestamp"),
+        (
+            "a:1|h|T1661176132",
+            "timestamp: dropped: unsupported_timestamped_type",
+        ),
+        ("_e{1,1}:a|b|d:1661176132000", "timestamp: it is ignored, because"),
+        ("_sc|db|0|d:-7", "timestamp: it is ignored, because"),
+    ] {
+        let (ok, text) = explained(&admin, message, &[]);
+        assert!(ok && text.contains(said), "{message}: {text}");
+    }
+    let (ok, text) = explained(&admin, "_sc|db|0|d:1661176132", &[]);
+    assert!(ok && !text.contains("timestamp: "), "{text}");
+    agent.stop();
+}
+
+#[test]
 fn a_transport_selects_its_listeners_if_their_settings_are_equal() {
     let directory = tempfile::tempdir().unwrap();
     let [one, other] = ["one", "other"].map(|name| directory.path().join(name).display().to_string());

@@ -478,6 +478,67 @@ const FOR_TEMPLATES: &[&str] = &[
     "shown.not:1|g",
 ];
 
+/// A file in the shape of those for a program that sends most metrics twice, once with its parts in the name and once with tags: mapped names
+/// are those of other metrics too, a prefix is an expression without anchors, and a glob has a hyphen.
+pub const TWICE: &str = r#"mappings:
+- match: flow.run.pre-check.*.*
+  name: flow_run_pre_check
+  labels: {flow_id: $1}
+- match: flow.done_(.*)
+  match_type: regex
+  name: flow_done
+  labels: {step: $1}
+- match: flow.heartbeat
+  match_type: regex
+  name: flow_heartbeat
+  labels: {type: counter}
+- match: flow.step.*.*.duration
+  name: flow_task_duration
+  labels: {flow_id: $1, task_id: $2}
+- match: flow.run.duration.good.*
+  name: flow_run_duration
+  labels: {flow_id: $1}
+- match: flow.pool.open.*
+  name: flow_pool_open
+  labels: {pool: $1}
+- match: flow.executor.open.*
+  name: flow_executor_open
+  labels: {executor: $1}
+"#;
+
+/// Lines for it, beside those of every mapping.
+pub const FOR_TWICE: &[&str] = &[
+    "flow.executor.open:32|g",
+    "flow.executor.open.Local:30|g",
+    "flow.executor.open.Remote:12|g",
+    "flow.pool.open:128|g|#pool_name:main",
+    "flow.pool.open.main:128|g",
+    "flow.pool.open.small-pool:3|g",
+    "flow.pool.open:3|g|#pool:small-pool",
+    "flow.heartbeat:1|c",
+    "before.flow.heartbeat.behind:2|c",
+    "flow.done_Shell:1|c",
+    "flow.done_Mail:2|c",
+    "flow.done:3|c|#flow_id:a,task_id:b",
+    "flow.done:4|c|#step:Shell",
+    "flow.task.duration:1500|ms|#flow_id:etl,task_id:load",
+    "flow.task.duration:100|ms|#flow_id:other,task_id:load",
+    "flow.step.etl.load.duration:1500|ms",
+    "flow.step.etl.extract.duration:250.5|ms",
+    "flow.run.duration:61000|ms|#flow_id:etl",
+    "flow.run.duration.good.etl:60000|ms",
+    "flow.run.duration.good:60500|ms|#flow_id:etl",
+    "flow.run.pre-check.etl.x:3|ms",
+    "flow.run.pre-check.etl:4|ms",
+    "flow.run.pre-check:5|ms|#flow_id:etl",
+    "flow.run_pre_check:6|ms|#flow_id:etl",
+    "flow.triggers:3|g",
+    "flow.triggers.host-1.example:3|g",
+    "flow.triggers:3|g|#hostname:host-1",
+    "flow.created_Shell:1|c",
+    "flow.created-Shell:2|c",
+];
+
 /// Whether a line is about a name with weir's digest behind it, which names of several kinds get.
 fn has_digest(difference: &str) -> bool {
     let name = difference.split(['{', ' ']).next().unwrap_or_default();
@@ -504,7 +565,8 @@ const PAIRS_AT_A_TIME: usize = 8;
 fn every_series_of_its_own_mapping_files_is_the_same() {
     let Some(peer) = Peer::built() else { return };
     // Nearly all of the time is spent waiting for buckets, and each pair of programs waits for its own.
-    let own = [("templates".to_owned(), TEMPLATES.to_owned())];
+    let own =
+        [("templates", TEMPLATES), ("twice", TWICE)].map(|(name, text)| (name.to_owned(), text.to_owned()));
     let todo = Mutex::new(own.into_iter().chain(peer.mappings()));
     let done = Mutex::new((0, 0, 0, Vec::new()));
     let compare = || {
@@ -515,9 +577,12 @@ fn every_series_of_its_own_mapping_files_is_the_same() {
             };
             let mut lines = lines_for(&mapping);
             lines.extend(common());
-            if mapping == TEMPLATES {
-                lines.extend(FOR_TEMPLATES.iter().map(|line| (*line).to_owned()));
-            }
+            let own = match &*mapping {
+                TEMPLATES => FOR_TEMPLATES,
+                TWICE => FOR_TWICE,
+                _ => &[],
+            };
+            lines.extend(own.iter().map(|line| (*line).to_owned()));
             let found = pair.differences(&lines, named);
             let mut done = done.lock().unwrap();
             done.0 += 1;

@@ -112,6 +112,73 @@ fn messages_have_their_sender_and_their_result() {
     agent.stop();
 }
 
+/// The tail, the explanation and the books say the same about samples that no bucket and no output takes.
+#[test]
+fn samples_that_are_dropped_for_their_time_or_value_are_shown_as_that() {
+    const DAY: u64 = 24 * 60 * 60;
+    let mut agent = Agent::start("bucket_width: LONG\nudp: 127.0.0.1:0\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let mut events = Events::open(&admin, "");
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let cases = [
+        (format!("far:1|c|T{}", now * 1000), "dropped", "future_timestamp"),
+        (
+            format!("ahead:1|g|T{}", now + DAY + 3600),
+            "dropped",
+            "future_timestamp",
+        ),
+        (format!("soon:1|g|T{}", now + DAY - 3600), "accepted", ""),
+        ("old:1|c|T1".to_owned(), "accepted", ""),
+        (
+            format!("set:x|s|T{now}"),
+            "dropped",
+            "unsupported_timestamped_type",
+        ),
+        (
+            format!("dist:1|d|T{}", now * 1000),
+            "dropped",
+            "unsupported_timestamped_type",
+        ),
+        ("packed:1:nan:2|g".to_owned(), "dropped", "non_finite"),
+        ("plain:1|c".to_owned(), "accepted", ""),
+    ];
+    let lines: Vec<&str> = cases.iter().map(|(line, _, _)| line.as_str()).collect();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.send_to(lines.join("\n").as_bytes(), agent.address()).unwrap();
+    for (line, verdict, reason) in &cases {
+        let seen = events.message();
+        let text = |key: &str| seen[key].as_str().unwrap_or_default();
+        assert_eq!(
+            (text("line"), text("verdict"), text("reason")),
+            (&line[..], *verdict, *reason)
+        );
+        let ran = support::run(&["explain", line, "--admin", &admin], &[]);
+        let has_context = !ran.stdout.contains("no context");
+        // Of several values, the others have it.
+        assert_eq!(
+            has_context,
+            *verdict == "accepted" || *reason == "non_finite",
+            "{}",
+            ran.stdout
+        );
+        assert!(ran.stdout.contains(reason), "{reason}: {}", ran.stdout);
+    }
+    let mut dropped = Value::Null;
+    until("the worker reports", || {
+        let status = status(&admin);
+        dropped = status["total"]["samples"]["dropped"].clone();
+        status["total"]["messages"]["received"] == cases.len()
+    });
+    for (reason, samples) in [
+        ("future_timestamp", 2),
+        ("unsupported_timestamped_type", 2),
+        ("non_finite", 1),
+    ] {
+        assert_eq!(dropped[reason], samples, "{dropped}");
+    }
+    agent.stop();
+}
+
 #[test]
 fn only_matching_messages_are_shown() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);

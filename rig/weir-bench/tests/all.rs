@@ -1,5 +1,6 @@
 //! The rig as a process.
 
+mod columns;
 mod detector;
 mod floor;
 mod load;

@@ -73,27 +73,12 @@ fn check(result: &Value, variant: &str, packets: u64) {
     assert!(result["cpu_ns_per_message"].as_f64().unwrap() > 0.0);
 }
 
-fn io_uring_disabled() -> bool {
-    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").map_or(true, |text| text.trim() != "0")
-}
-
 #[test]
 fn every_datagram_variant_counts_everything() {
     let dir = tempfile::tempdir().unwrap();
-    for (receive, pass) in [
-        ("r1", "l0"),
-        ("r2", "l0"),
-        ("r2", "l1"),
-        ("r2", "l3"),
-        ("r3", "l0"),
-        ("r5", "l0"),
-    ] {
-        if receive == "r5" && io_uring_disabled() {
-            eprintln!("skipped: this kernel does not offer io_uring");
-            continue;
-        }
-        let variant = format!("{receive}+{pass}").to_uppercase();
-        let flags = ["--receive", receive, "--pass", pass, "--until-idle", "0s"];
+    for receive in ["r1", "r2", "r3"] {
+        let variant = format!("{receive}+l0").to_uppercase();
+        let flags = ["--receive", receive, "--until-idle", "0s"];
 
         let path = dir.path().join("floor.sock");
         let floor = Floor::start(&format!("unixgram://{}", path.display()), &flags);
@@ -104,9 +89,6 @@ fn every_datagram_variant_counts_everything() {
         floor.terminate();
         let result = floor.result();
         check(&result, &variant, 500);
-        if pass == "l3" {
-            assert_eq!(result["distinct_keys"], 3);
-        }
         assert!(!path.exists(), "the socket file stays behind");
 
         let floor = Floor::start("udp://127.0.0.1:0", &flags);
@@ -117,17 +99,6 @@ fn every_datagram_variant_counts_everything() {
         floor.terminate();
         check(&floor.result(), &variant, 500);
     }
-}
-
-#[test]
-fn gro_counts_the_datagrams_inside() {
-    let floor = Floor::start("udp://127.0.0.1:0", &["--receive", "r4"]);
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-    for _ in 0..100 {
-        sender.send_to(PACKET, floor.port()).unwrap();
-    }
-    floor.terminate();
-    check(&floor.result(), "R4+L0", 100);
 }
 
 #[test]
@@ -169,10 +140,7 @@ fn streams_count_frames_and_lines_cut_anywhere() {
 #[test]
 fn sigterm_ends_every_variant_and_what_was_queued_is_counted() {
     let dir = tempfile::tempdir().unwrap();
-    for receive in ["r1", "r2", "r3", "r5"] {
-        if receive == "r5" && io_uring_disabled() {
-            continue;
-        }
+    for receive in ["r1", "r2", "r3"] {
         let path = dir.path().join("floor.sock");
         let floor = Floor::start(
             &format!("unixgram://{}", path.display()),
@@ -225,29 +193,6 @@ fn a_batch_is_one_system_call() {
 }
 
 #[test]
-fn memory_passes_agree_on_the_messages() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("messages");
-    std::fs::write(&file, "a.b:1|c|#x:y,z:1\nq.r:2|g|#x:y\n".repeat(1000)).unwrap();
-    let output = Command::new(BIN)
-        .args(["floor", "--duration", "20ms", "--memory"])
-        .arg(&file)
-        .output()
-        .unwrap();
-    assert!(output.status.success());
-    let lines: Vec<Value> = String::from_utf8(output.stdout)
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let rows: Vec<(&str, u64)> = lines
-        .iter()
-        .map(|line| (line["variant"].as_str().unwrap(), line["items"].as_u64().unwrap()))
-        .collect();
-    assert_eq!(rows, [("L0", 2000), ("L1", 2000), ("L3", 2000), ("W0", 2)]);
-}
-
-#[test]
 fn usage_errors_exit_with_code_two_and_a_busy_address_with_one() {
     let fails = |flags: &[&str], code: i32, hint: &str| {
         let output = Command::new(BIN).arg("floor").args(flags).output().unwrap();
@@ -264,16 +209,10 @@ fn usage_errors_exit_with_code_two_and_a_busy_address_with_one() {
         "no unit",
     );
     fails(
-        &["--listen", "tcp://127.0.0.1:0", "--receive", "r5"],
+        &["--listen", "tcp://127.0.0.1:0", "--receive", "r3"],
         2,
         "one way of receiving",
     );
-    fails(
-        &["--listen", "unixgram:///tmp/x", "--receive", "r4"],
-        2,
-        "udp:// only",
-    );
-    fails(&["--memory", "/nonexistent"], 2, "/nonexistent");
     let busy = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = format!("udp://{}", busy.local_addr().unwrap());
     fails(&["--listen", &address], 1, &address);

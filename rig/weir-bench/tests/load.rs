@@ -140,7 +140,12 @@ fn bad_input_is_refused_with_the_allowed_values() {
         "268435456",
     );
     for (profile, to, hint) in [
-        ("real-web", "grpc://127.0.0.1:1", "http or grpc; allowed: udp"),
+        ("real-web", "grpc://127.0.0.1:1", "takes otlp-logs"),
+        (
+            "real-web",
+            "http://127.0.0.1:1",
+            "set types.set, types.histogram to nothing",
+        ),
         ("dd-logs", "grpc://127.0.0.1:1", "takes otlp-logs"),
         ("otlp-logs", "grpc://127.0.0.1", "host:port"),
     ] {

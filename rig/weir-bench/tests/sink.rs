@@ -555,6 +555,79 @@ fn lines_arrive_over_every_socket() {
     assert!(!gram.exists() && !stream.exists(), "socket files stay behind");
 }
 
+/// Sends it a signal.
+fn signal(sink: &Sink, name: &str) {
+    let id = sink.child.id().to_string();
+    let status = Command::new("kill").args([name, &id]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Fills a stream whose reader does not read. Returns the bytes that are in it.
+fn fill(stream: &mut impl Write, unit: &[u8]) -> usize {
+    let chunk = unit.repeat(4096 / unit.len());
+    let mut written = 0;
+    loop {
+        match stream.write(&chunk[written % chunk.len()..]) {
+            Ok(bytes) => written += bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return written,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Bytes that the kernel had taken from a sender before the stop count, in connections that nobody had accepted too.
+#[test]
+fn streams_are_read_to_their_end_at_the_stop() {
+    let line = [&[b'a'; 4095][..], b"\n"].concat();
+    let frame = [&1020u32.to_le_bytes()[..], &[b'a'; 1020]].concat();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("stream");
+    let mut sink = Sink::start(&[
+        "--listen",
+        "http=127.0.0.1:0",
+        "--listen",
+        "lines=tcp://127.0.0.1:0",
+        "--listen",
+        &format!("null=unix://{}", path.display()),
+        "--keep",
+        "0",
+    ]);
+    let mut known = TcpStream::connect(&sink.addresses[1]).unwrap();
+    known.write_all(&line).unwrap();
+    let mut known_frames = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    known_frames.write_all(&frame).unwrap();
+    sink.wait_for("lines", "logs", 1);
+    sink.wait_for("null", "packets", 1);
+    // It does not run, so it reads nothing of this before the signal.
+    signal(&sink, "-STOP");
+    let mut new = TcpStream::connect(&sink.addresses[1]).unwrap();
+    let mut new_frames = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    for stream in [&known, &new] {
+        stream.set_nonblocking(true).unwrap();
+    }
+    for stream in [&known_frames, &new_frames] {
+        stream.set_nonblocking(true).unwrap();
+    }
+    let lines = [&mut known, &mut new].map(|stream| fill(stream, &line) / line.len());
+    let frames = [&mut known_frames, &mut new_frames].map(|stream| fill(stream, &frame) / frame.len());
+    assert!(lines.iter().chain(&frames).all(|units| *units > 20));
+    signal(&sink, "-TERM");
+    signal(&sink, "-CONT");
+    let (code, result) = sink.wait();
+    assert_eq!(code, 0);
+    assert_eq!(
+        result["sinks"]["lines"]["logs"],
+        1 + lines[0] + lines[1],
+        "{result}"
+    );
+    assert_eq!(
+        result["sinks"]["null"]["packets"],
+        1 + frames[0] + frames[1],
+        "{result}"
+    );
+    assert_eq!(result["refused"], 0, "{result}");
+}
+
 #[test]
 fn silence_ends_a_sink_only_after_the_first_data() {
     let flags = ["--listen", "statsd=udp://127.0.0.1:0", "--until-idle", "50ms"];

@@ -144,6 +144,11 @@ pub fn calibrate(
     cpus: Option<(usize, usize)>,
     gso: bool,
 ) -> Result<(Calibration, Report), RunError> {
+    if load.is_columns() {
+        return Err(RunError::Usage(
+            "columns: a client sends at the end of its windows, however fast it is; calibrate another transport".into(),
+        ));
+    }
     let mut load = load.clone();
     load.profile.throttle = Throttle::AllOut;
     let (compose_ns, compose_bytes) = compose_alone(&load, time / 10);

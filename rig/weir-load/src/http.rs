@@ -3,8 +3,8 @@
 use crate::profile::Payload;
 use crate::records;
 use crate::requests::{PostResult, Requests};
+use crate::target::Socket;
 use std::io;
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use weir_rig_base::http::Connection;
 
@@ -21,13 +21,11 @@ impl Posts {
         payload: Payload,
         host: &str,
         path: &str,
-        stream: &TcpStream,
+        socket: &Socket,
         headers: &[String],
     ) -> io::Result<Posts> {
         let (usual_path, content) = records::request(payload);
         let path = if path == "/" { usual_path } else { path };
-        let stream = stream.try_clone()?;
-        stream.set_nonblocking(false)?;
         let mut head = format!(
             "POST {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: weir-load\r\nContent-Type: {content}\r\n"
         );
@@ -36,10 +34,27 @@ impl Posts {
             head.push_str("\r\n");
         }
         Ok(Posts {
-            connection: Connection::new(stream),
+            connection: connection(socket)?,
             head,
             payload,
         })
+    }
+}
+
+/// Requests over a connected socket, which becomes blocking.
+pub fn connection(socket: &Socket) -> io::Result<Connection> {
+    match socket {
+        Socket::Tcp(stream) => {
+            let stream = stream.try_clone()?;
+            stream.set_nonblocking(false)?;
+            Ok(Connection::tcp(stream))
+        }
+        Socket::Unix(stream) => {
+            let stream = stream.try_clone()?;
+            stream.set_nonblocking(false)?;
+            Ok(Connection::unix(stream))
+        }
+        Socket::Udp(_) | Socket::Unixgram(_) => Err(io::Error::other("requests need a stream")),
     }
 }
 

@@ -4,6 +4,7 @@
 
 pub mod calibrate;
 pub mod collide;
+pub mod columns;
 pub mod compose;
 pub mod files;
 pub mod grpc;

@@ -123,9 +123,15 @@ pub struct Manifest {
     /// machine.
     pub digest: String,
     pub sending: Sending,
+    /// Windows and requests, of a load of columns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<ColumnsSent>,
     /// One row per context, on request (`--contexts`). Sorted by type, name, tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contexts: Option<Vec<ContextTruth>>,
+    /// The same by the second at which the window of the messages began: of a load of columns, on request (`--windows`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<BTreeMap<i64, Vec<ContextTruth>>>,
     /// Events by title, on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<BTreeMap<String, u64>>,
@@ -221,6 +227,72 @@ pub struct Marker {
     pub sent_unix_ns: u64,
 }
 
+/// A load of columns. Requests and series are those acknowledged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ColumnsSent {
+    /// Seconds of a window.
+    pub window_s: u64,
+    pub requests: u64,
+    pub series: u64,
+    /// Transmissions after the first of a request.
+    pub sent_again: u64,
+    /// Acknowledged as a repetition of what had been added before.
+    pub duplicates: u64,
+    /// Transmissions that the target refused for now (408, 429, 5xx).
+    pub busy: u64,
+    /// Transmissions without an answer.
+    pub unanswered: u64,
+    pub clients: Vec<ColumnClient>,
+}
+
+impl ColumnsSent {
+    pub(crate) fn add(&mut self, client: ColumnClient) {
+        self.requests += client.requests;
+        self.series += client.series;
+        self.sent_again += client.sent_again;
+        self.duplicates += client.duplicates;
+        self.busy += client.busy;
+        self.unanswered += client.unanswered;
+        self.clients.push(client);
+    }
+}
+
+/// One client of a load of columns; the counts as in [`ColumnsSent`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ColumnClient {
+    pub connection: u32,
+    /// Its `x-weir-client`.
+    pub id: String,
+    pub requests: u64,
+    pub series: u64,
+    pub sent_again: u64,
+    pub duplicates: u64,
+    pub busy: u64,
+    pub unanswered: u64,
+    /// Only windows with messages.
+    pub windows: Vec<ColumnWindow>,
+}
+
+/// One window of one client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ColumnWindow {
+    /// Seconds since 1970.
+    pub start: i64,
+    /// The first packet of the client's stream of messages, and the first of the next window.
+    pub packets: (u64, u64),
+    pub messages: u64,
+    /// Points, one for each series.
+    pub series: u64,
+    /// The number of the first request, and how many there are.
+    pub first_request: u64,
+    pub requests: u64,
+    /// Whether all of its requests are. If not, nobody knows how much of it was added, and its messages are not in the totals.
+    pub acknowledged: bool,
+}
+
 /// The expected totals of one context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -254,6 +326,36 @@ pub struct ContextTruth {
     /// Sets: the distinct members, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
+    /// Distributions, on request (`--bins`): the bins of the sketch with all values, each with its count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bins: Option<BTreeMap<i32, u64>>,
+}
+
+impl ContextTruth {
+    /// Adds the truth of the same context from elsewhere.
+    pub fn merge(&mut self, other: &ContextTruth) {
+        self.messages += other.messages;
+        self.samples += other.samples;
+        self.weight += other.weight;
+        self.sum.micros += other.sum.micros;
+        self.weighted_sum.micros += other.weighted_sum.micros;
+        self.min = self.min.into_iter().chain(other.min).min();
+        self.max = self.max.into_iter().chain(other.max).max();
+        self.last.extend_from_slice(&other.last);
+        self.members.extend_from_slice(&other.members);
+        self.members.sort();
+        self.members.dedup();
+        self.bins = match (self.bins.take(), &other.bins) {
+            (Some(mut bins), Some(others)) => {
+                for (key, count) in others {
+                    *bins.entry(*key).or_default() += count;
+                }
+                Some(bins)
+            }
+            // The bins of a part are not those of the whole.
+            _ => None,
+        };
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ macro_rules! files {
 
 const FILES: &[(&str, &str)] = &files!(
     "apache-logs" "big-messages" "budget-100k" "budget-10k" "budget-1k" "budget-dist" "budget-floats"
-    "budget-integers" "budget-paced" "budget-permute" "churn-deploy" "churn-slow" "client-agg" "collide" "counted-packets" "dd-logs"
+    "budget-integers" "budget-paced" "budget-permute" "churn-deploy" "churn-slow" "client-agg" "collide" "columns-fleet" "columns-web" "counted-packets" "dd-logs"
     "dd-traces-json" "dd-traces-msgpack" "dist-heavy" "dsd-uds" "dsd-uds-nodist" "events-and-checks"
     "few-messages" "flood-plus-hot" "flush-storm" "high-card" "interner" "json-logs" "large-packets" "loop"
     "low-then-idle" "malformed-1pct" "many-tags" "oracle-small" "origin-40" "otlp-logs" "otlp-metrics"

@@ -32,9 +32,10 @@ pub fn open(
 ) -> io::Result<Box<dyn Requests>> {
     let payload = load.profile.payload;
     match (target, socket) {
-        (Target::Http { host, path, .. }, Socket::Tcp(stream)) => {
-            Ok(Box::new(Posts::new(payload, host, path, stream, headers)?))
+        (Target::Http { host, path, .. }, _) => {
+            Ok(Box::new(Posts::new(payload, host, path, socket, headers)?))
         }
+        (Target::HttpUnix(_), _) => Ok(Box::new(Posts::new(payload, "localhost", "/", socket, headers)?)),
         (Target::Grpc { host, .. }, Socket::Tcp(stream)) => {
             Ok(Box::new(Calls::new(payload, host, stream, headers)?))
         }

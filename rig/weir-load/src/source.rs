@@ -1,5 +1,6 @@
 //! The packets of a run: a profile prepared for a transport, and one stream of packets per connection.
 
+use crate::columns;
 use crate::compose::{Composer, Packet};
 use crate::model::{Model, PAD};
 use crate::profile::{Mode, Payload, Profile, ProfileError, Transport, UDP_PACKET_MAX};
@@ -100,7 +101,7 @@ impl Load {
         seed: u64,
     ) -> Result<Load, ProfileError> {
         profile.validate()?;
-        // Payloads with their own HTTP bodies need an HTTP intake; metrics are never sent over HTTP.
+        // Payloads with their own HTTP bodies need an HTTP intake. DogStatsD's messages become columns there.
         let payload = profile.payload;
         let (fits, allowed) = match payload {
             Payload::DdLogs
@@ -109,9 +110,8 @@ impl Load {
             | Payload::OtlpLogs
             | Payload::OtlpMetrics
             | Payload::OtlpTraces => (transport == Transport::Http, carriers(Transport::Http)),
-            Payload::Dogstatsd | Payload::Statsd => {
-                (transport != Transport::Http, "udp, unixgram, unix, tcp")
-            }
+            Payload::Dogstatsd => (true, ""),
+            Payload::Statsd => (transport != Transport::Http, "udp, unixgram, unix, tcp"),
             Payload::Syslog3164 | Payload::Syslog5424 | Payload::Json | Payload::ApacheCommon => (true, ""),
         };
         if !fits {
@@ -120,6 +120,9 @@ impl Load {
                 payload.name(),
                 carriers(transport)
             )));
+        }
+        if payload == Payload::Dogstatsd && transport == Transport::Http {
+            columns::check(profile)?;
         }
         let model = if profile.payload.is_statsd() {
             Some(Arc::new(Model::build(profile, transport, seed)?))
@@ -133,6 +136,11 @@ impl Load {
             seed,
             model,
         })
+    }
+
+    /// Whether messages are aggregated and sent as columns.
+    pub fn is_columns(&self) -> bool {
+        self.profile.payload == Payload::Dogstatsd && self.transport == Transport::Http
     }
 
     /// The composed stream of a connection, in any mode.

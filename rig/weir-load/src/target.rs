@@ -1,6 +1,7 @@
 //! Addresses of targets and the sockets to them.
 
-use crate::profile::Transport;
+use crate::grpc;
+use crate::profile::{Payload, ProfileError, Transport};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -24,6 +25,8 @@ pub enum Target {
         host: String,
         path: String,
     },
+    /// HTTP over a Unix stream socket.
+    HttpUnix(PathBuf),
     /// HTTP/2 without TLS. The payload selects the method.
     Grpc {
         address: SocketAddr,
@@ -50,12 +53,14 @@ enum PartError {
     Resolve(#[from] io::Error),
 }
 
-const ALLOWED: &str = "allowed are udp://host:port, tcp://host:port, unixgram:///path, unix:///path, http://host:port/path \
-    and grpc://host:port";
+const ALLOWED: &str = "allowed are udp://host:port, tcp://host:port, unixgram:///path, unix:///path, http://host:port/path, \
+    http+unix:///path and grpc://host:port";
+
+const HTTP_UNIX: &str = "http+unix://";
 
 impl Target {
-    /// `udp://host:port`, `tcp://host:port`, `unixgram:///path`, `unix:///path`, `http://host:port/path` or
-    /// `grpc://host:port`.
+    /// `udp://host:port`, `tcp://host:port`, `unixgram:///path`, `unix:///path`, `http://host:port/path`, `http+unix:///path`
+    /// or `grpc://host:port`.
     pub fn parse(text: &str) -> Result<Target, TargetError> {
         Self::parts(text).map_err(|error| TargetError {
             text: text.to_owned(),
@@ -72,6 +77,12 @@ impl Target {
                 address: resolve(&host, port)?,
                 host: authority.to_owned(),
             });
+        }
+        if let Some(path) = text.strip_prefix(HTTP_UNIX) {
+            let Address::UnixStream(path) = format!("unix://{path}").parse()? else {
+                unreachable!("parsed as unix")
+            };
+            return Ok(Target::HttpUnix(path));
         }
         if text.starts_with("http://") {
             let url: Url = text.parse()?;
@@ -95,7 +106,18 @@ impl Target {
             Target::Unixgram(_) => Transport::Unixgram,
             Target::Unix(_) => Transport::Unix,
             Target::Tcp(_) => Transport::Tcp,
-            Target::Http { .. } | Target::Grpc { .. } => Transport::Http,
+            Target::Http { .. } | Target::HttpUnix(_) | Target::Grpc { .. } => Transport::Http,
+        }
+    }
+
+    /// Whether a target of this scheme can take a payload that its transport carries.
+    pub fn takes(&self, payload: Payload) -> Result<(), ProfileError> {
+        match self {
+            Target::Grpc { .. } if grpc::method(payload).is_none() => Err(ProfileError(format!(
+                "payload {}: grpc:// takes otlp-logs, otlp-metrics and otlp-traces",
+                payload.name()
+            ))),
+            _ => Ok(()),
         }
     }
 
@@ -132,7 +154,7 @@ impl Target {
                 socket.set_nonblocking(true)?;
                 Socket::Unixgram(socket)
             }
-            Target::Unix(path) => {
+            Target::Unix(path) | Target::HttpUnix(path) => {
                 let socket = UnixStream::connect(path)?;
                 socket.set_nonblocking(true)?;
                 Socket::Unix(socket)
@@ -156,6 +178,7 @@ impl fmt::Display for Target {
             Target::Unix(path) => write!(f, "unix://{}", path.display()),
             Target::Tcp(address) => write!(f, "tcp://{address}"),
             Target::Http { host, path, .. } => write!(f, "http://{host}{path}"),
+            Target::HttpUnix(path) => write!(f, "{HTTP_UNIX}{}", path.display()),
             Target::Grpc { host, .. } => write!(f, "grpc://{host}"),
         }
     }
@@ -206,6 +229,7 @@ mod tests {
             "unixgram:///run/a.sock",
             "unix:///b",
             "http://127.0.0.1:80/v1/logs",
+            "http+unix:///run/http.sock",
             "grpc://127.0.0.1:4317",
         ] {
             assert_eq!(Target::parse(text).unwrap().to_string(), text);
@@ -215,6 +239,7 @@ mod tests {
             "udp://nonsense",
             "grpc://127.0.0.1:1/path",
             "unix://relative",
+            "http+unix://relative",
             "ftp://x:1",
             "",
         ] {

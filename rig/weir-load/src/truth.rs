@@ -1,10 +1,12 @@
 //! The oracle: replays the stream for the sent packets and sums up the expected totals of an agent.
 
-use crate::compose::{
-    Composer, DrawnMessage, FAULTS, Observer, filler_name, fresh_tag, instance, instance_tag, serial_member,
+use crate::columns::sketch;
+use crate::compose::{Composer, DrawnMessage, FAULTS, Observer, filler_name, instance, serial_member};
+use crate::manifest::{
+    ColumnWindow, ColumnsSent, ContextTruth, Decimal, Distinct, Manifest, Sending, Totals, TypeTotals,
+    VERSION,
 };
-use crate::manifest::{ContextTruth, Decimal, Distinct, Manifest, Sending, Totals, TypeTotals, VERSION};
-use crate::model::{GAUGE, KINDS, Model, SET};
+use crate::model::{DISTRIBUTION, GAUGE, KINDS, Model, SET};
 use crate::profile::{Churn, ValueKind};
 use crate::run::{Report, SentStream};
 use crate::source::Load;
@@ -25,12 +27,29 @@ struct Row {
     min: Option<Decimal>,
     max: Option<Decimal>,
     last: Vec<(u32, Decimal)>,
+    /// Of distributions, if they are wanted.
+    bins: BTreeMap<i32, u64>,
     /// Entries of the model, or the numbers themselves if values are numbered; with `SERIAL`, the number of a packet.
     members: BTreeSet<u64>,
 }
 
+/// The message, as it was drawn.
+#[derive(Clone, Copy)]
+struct Drawn {
+    kind: u8,
+    entry: u32,
+    sequence: u64,
+    serial: u64,
+}
+
 impl Row {
-    fn add(&mut self, model: &Model, kind: u8, entry: u32, sequence: u64, serial: u64, connection: u32) {
+    fn add(&mut self, model: &Model, drawn: Drawn, connection: u32, with_bins: bool) {
+        let Drawn {
+            kind,
+            entry,
+            sequence,
+            serial,
+        } = drawn;
         let mut e = model.entries[kind as usize][entry as usize];
         if serial > 0 && kind != SET {
             e = model.numbered_entry(kind, entry, serial);
@@ -60,6 +79,11 @@ impl Row {
                 _ => self.last.push((connection, e.last)),
             }
         }
+        if kind == DISTRIBUTION && with_bins {
+            for value in model.drawn_values(kind, entry, sequence, serial) {
+                *self.bins.entry(sketch::key(value.to_f64())).or_default() += u64::from(e.weight);
+            }
+        }
     }
 }
 
@@ -83,7 +107,7 @@ struct Books<'m> {
     /// Contexts that occur once, kept only for the table.
     fresh: Vec<Fresh>,
     fresh_count: u64,
-    table: bool,
+    detail: Detail,
     types: [TypeTotals; 6],
     metrics: u64,
     events: Vec<u64>,
@@ -129,7 +153,7 @@ impl Observer for Books<'_> {
                 self.seen[context as usize] = true;
                 if fresh > 0 {
                     self.fresh_count += 1;
-                    if self.table {
+                    if self.detail.contexts {
                         self.fresh.push(Fresh {
                             number: fresh,
                             context,
@@ -146,7 +170,13 @@ impl Observer for Books<'_> {
                 } else {
                     self.later.entry((context, generation)).or_default()
                 };
-                row.add(self.model, kind, entry, sequence, serial, self.connection);
+                let drawn = Drawn {
+                    kind,
+                    entry,
+                    sequence,
+                    serial,
+                };
+                row.add(self.model, drawn, self.connection, self.detail.bins);
             }
         }
     }
@@ -177,6 +207,10 @@ pub struct Detail {
     pub contexts: bool,
     /// Count packets that equal an earlier one, by hash. Takes eight bytes of memory per packet.
     pub repeats: bool,
+    /// The bins of distributions in their rows.
+    pub bins: bool,
+    /// The rows of each window too, of a load of columns.
+    pub windows: bool,
 }
 
 /// Number of repeated hashes.
@@ -189,8 +223,12 @@ fn repeated(mut hashes: Vec<u64>) -> u64 {
 
 /// Replays the sent packets.
 pub fn replay(load: &Load, sent: &[SentStream], detail: &Detail) -> Manifest {
+    replay_with(load, sent, detail, None)
+}
+
+fn replay_with(load: &Load, sent: &[SentStream], detail: &Detail, columns: Option<&ColumnsSent>) -> Manifest {
     match &load.model {
-        Some(model) => replay_model(load, model, sent, detail),
+        Some(model) => replay_model(load, model, sent, detail, columns),
         None => replay_records(load, sent, detail),
     }
 }
@@ -225,29 +263,88 @@ fn each_packet(
     }
 }
 
+impl<'m> Books<'m> {
+    fn new(model: &'m Model, detail: &Detail) -> Books<'m> {
+        let count = model.contexts.len();
+        Books {
+            model,
+            rows: vec![Row::default(); count],
+            later: HashMap::new(),
+            fresh: Vec::new(),
+            fresh_count: 0,
+            detail: *detail,
+            types: [TypeTotals::default(); 6],
+            metrics: 0,
+            events: vec![0; model.events.len()],
+            checks: vec![0; model.checks.len()],
+            faults: vec![0; FAULTS.len()],
+            fillers: BTreeMap::new(),
+            connection: 0,
+            seen: vec![false; count],
+        }
+    }
+}
+
+/// The windows of a connection.
+fn windows_of<'c>(columns: &'c ColumnsSent, stream: &SentStream) -> &'c [ColumnWindow] {
+    let clients = columns.clients.iter();
+    clients
+        .filter(|client| client.connection == stream.connection)
+        .map(|client| client.windows.as_slice())
+        .next()
+        .unwrap_or_default()
+}
+
+/// Type, name and tags of a context.
+type Identity = (String, String, Vec<String>);
+
+/// The rows of each window. The rows of one window in several connections are one.
+fn window_tables(
+    load: &Load,
+    model: &std::sync::Arc<Model>,
+    sent: &[SentStream],
+    detail: &Detail,
+    columns: &ColumnsSent,
+) -> BTreeMap<i64, Vec<ContextTruth>> {
+    let mut tables: BTreeMap<i64, BTreeMap<Identity, ContextTruth>> = BTreeMap::new();
+    for stream in sent {
+        let mut composer = Composer::new(model, stream.connection, load.profile.connections);
+        let mut buffer = vec![0u8; composer.packet_room()];
+        let mut next = 0;
+        for window in windows_of(columns, stream) {
+            let mut books = Books::new(model, detail);
+            while next < window.packets.1 {
+                if next >= window.packets.0 && window.acknowledged {
+                    composer.packet_with(&mut buffer, &mut books);
+                } else {
+                    composer.packet(&mut buffer);
+                }
+                next += 1;
+            }
+            let table = tables.entry(window.start).or_default();
+            for row in self::table(&books) {
+                let key = (row.kind.clone(), row.name.clone(), row.tags.clone());
+                match table.get_mut(&key) {
+                    None => drop(table.insert(key, row)),
+                    Some(known) => known.merge(&row),
+                }
+            }
+        }
+    }
+    tables
+        .into_iter()
+        .map(|(start, rows)| (start, rows.into_values().collect()))
+        .collect()
+}
+
 fn replay_model(
     load: &Load,
     model: &std::sync::Arc<Model>,
     sent: &[SentStream],
     detail: &Detail,
+    columns: Option<&ColumnsSent>,
 ) -> Manifest {
-    let count = model.contexts.len();
-    let mut books = Books {
-        model,
-        rows: vec![Row::default(); count],
-        later: HashMap::new(),
-        fresh: Vec::new(),
-        fresh_count: 0,
-        table: detail.contexts,
-        types: [TypeTotals::default(); 6],
-        metrics: 0,
-        events: vec![0; model.events.len()],
-        checks: vec![0; model.checks.len()],
-        faults: vec![0; FAULTS.len()],
-        fillers: BTreeMap::new(),
-        connection: 0,
-        seen: vec![false; count],
-    };
+    let mut books = Books::new(model, detail);
     let mut totals = Totals::default();
     let mut digest = 0;
     let mut hashes = Vec::new();
@@ -304,6 +401,9 @@ fn replay_model(
     let mut manifest = empty(load, totals, distinct, digest);
     if detail.contexts {
         manifest.contexts = Some(table(&books));
+        manifest.windows = columns
+            .filter(|_| detail.windows)
+            .map(|columns| window_tables(load, model, sent, detail, columns));
         manifest.events = Some(notices(model.events.iter().map(|n| &n.key).zip(&books.events)));
         manifest.checks = Some(notices(model.checks.iter().map(|n| &n.key).zip(&books.checks)));
     }
@@ -370,22 +470,8 @@ fn distinct(books: &Books<'_>) -> Distinct {
 
 fn table(books: &Books<'_>) -> Vec<ContextTruth> {
     let model = books.model;
-    let group = group(model);
     let truth = |index: u32, generation: u32, fresh: u64, row: &Row| {
         let context = &model.contexts[index as usize];
-        let mut tags: Vec<String> = model
-            .list(context.list)
-            .iter()
-            .map(|tag| model.text(model.tags[*tag as usize]).to_string())
-            .collect();
-        if let Some(size) = group {
-            tags.push(instance_tag(model.seed, u64::from(index) / size, generation));
-        }
-        if fresh > 0 {
-            tags.push(fresh_tag(fresh));
-        }
-        tags.sort_unstable();
-        tags.dedup();
         let mut members: Vec<String> = row
             .members
             .iter()
@@ -402,7 +488,7 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
         ContextTruth {
             name: model.name(context).to_string(),
             kind: KINDS[context.kind as usize].to_string(),
-            tags,
+            tags: model.tags_of(index, generation, fresh),
             container_id: model.containers[context.suffix as usize].clone(),
             messages: row.messages,
             samples: row.samples,
@@ -413,6 +499,7 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
             max: row.max,
             last: row.last.iter().map(|(_, value)| *value).collect(),
             members,
+            bins: (books.detail.bins && context.kind == DISTRIBUTION).then(|| row.bins.clone()),
         }
     };
     let mut rows: Vec<ContextTruth> = books
@@ -431,7 +518,13 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
     rows.extend(books.fresh.iter().map(|fresh| {
         let mut row = Row::default();
         let kind = model.contexts[fresh.context as usize].kind;
-        row.add(model, kind, fresh.entry, fresh.sequence, fresh.serial, 0);
+        let drawn = Drawn {
+            kind,
+            entry: fresh.entry,
+            sequence: fresh.sequence,
+            serial: fresh.serial,
+        };
+        row.add(model, drawn, 0, books.detail.bins);
         truth(fresh.context, fresh.generation, fresh.number, &row)
     }));
     rows.extend(books.fillers.iter().map(|(extra, count)| {
@@ -491,7 +584,13 @@ fn replay_records(load: &Load, sent: &[SentStream], detail: &Detail) -> Manifest
 
 /// The manifest of a run.
 pub fn manifest(load: &Load, target: &str, report: &Report, detail: &Detail) -> Manifest {
-    let mut manifest = replay(load, &report.sent, detail);
+    let mut manifest = replay_with(load, &report.sent, detail, report.columns.as_ref());
+    if let Some(columns) = &report.columns {
+        // The target got requests; the digest is that of the messages in them.
+        manifest.totals.packets = report.packets;
+        manifest.totals.bytes = report.bytes;
+        manifest.columns = Some(columns.clone());
+    }
     manifest.target = Some(target.to_string());
     manifest.started_unix_ns = report.started_unix_ns;
     manifest.sending = Sending {

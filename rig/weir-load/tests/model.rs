@@ -47,7 +47,7 @@ fn manifest(load: &Load, composed: u64, skipped: Vec<(u64, u64)>) -> Manifest {
         &sent,
         &Detail {
             contexts: true,
-            repeats: false,
+            ..Detail::default()
         },
     )
 }
@@ -492,8 +492,8 @@ fn packets_differ(packets_max: u64, bytes_max: usize) {
             packets += 1;
         }
         let detail = Detail {
-            contexts: false,
             repeats: true,
+            ..Detail::default()
         };
         let sent = [SentStream {
             composed: packets,
@@ -516,8 +516,8 @@ fn repeats_are_counted_where_they_are_asked_for() {
         ..SentStream::default()
     }];
     let detail = Detail {
-        contexts: false,
         repeats: true,
+        ..Detail::default()
     };
     let counted = truth::replay(&load, &sent, &detail).totals.repeated_packets;
     assert_eq!(counted, Some(997));

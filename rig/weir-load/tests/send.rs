@@ -265,6 +265,7 @@ fn a_search_finds_the_rate_of_a_throttled_receiver() {
         loss: 0.001,
         lateness: Duration::from_millis(200),
         precision: 0.2,
+        time: Duration::from_secs(600),
     };
     // A pause of the machine during a probe makes the receiver look slower, or the generator late.
     let good = (0..5).any(|_| {
@@ -570,12 +571,45 @@ fn payloads_that_a_transport_cannot_carry_are_refused_before_sending() {
         ("dd-logs", Transport::Udp),
         ("otlp-metrics", Transport::Tcp),
         ("dd-traces-msgpack", Transport::Unixgram),
-        ("real-web", Transport::Http),
         ("statsd-plain", Transport::Http),
     ] {
         let profile = profiles::named(name).unwrap();
         let error = Load::prepare(name, &profile, transport, 1).err().unwrap();
         assert!(error.0.contains("is not carried over"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn what_columns_cannot_say_is_refused_with_its_keys() {
+    let error = |text: &str| {
+        let profile = Profile::from_yaml(text).unwrap();
+        Load::prepare("test", &profile, Transport::Http, 1)
+            .err()
+            .unwrap()
+            .0
+    };
+    let metrics = "types: {count: 1, gauge: 1, distribution: 1}";
+    for (text, part) in [
+        ("{contexts: 10}", "set types.set, types.histogram to nothing"),
+        (
+            &format!("{{{metrics}, malformed_p: 0.1}}"),
+            "set malformed_p to nothing",
+        ),
+        (
+            &format!("{{{metrics}, container_id: {{pool: 3}}}}"),
+            "set container_id to nothing",
+        ),
+        (
+            &format!("{{{metrics}, packet_size: {{exactly: 1432}}}}"),
+            "fillers",
+        ),
+        (&format!("{{{metrics}, mode: prebuilt}}"), "mode composed"),
+    ] {
+        assert!(error(text).contains(part), "{text}: {}", error(text));
+    }
+    for window in ["1500ms", "0s", "2h"] {
+        let error = Profile::from_yaml(&format!("window: {window}")).unwrap_err();
+        assert!(error.0.contains("window"), "{error}");
     }
 }
 

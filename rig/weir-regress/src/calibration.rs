@@ -27,7 +27,23 @@ pub enum CalibrationState {
     TooWide,
     /// Intervals are too narrow or too many rows were flagged: do not trust reports of this machine.
     Failed,
+    /// Nothing against the intervals, but too little evidence for them.
+    TooFew,
 }
+
+impl CalibrationState {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::TooWide => "too-wide",
+            Self::Failed => "failed",
+            Self::TooFew => "too-few-rows",
+        }
+    }
+}
+
+/// Fewer rows prove little: intervals of half the right width exclude zero in four rows of ten, and three of ten would be accepted.
+pub const ROWS_MIN: u64 = 30;
 
 /// Judges an A/A run: `excluded` of `rows` intervals exclude zero, `flagged` would have been reported as changes.
 pub fn calibrate(rows: u64, excluded: u64, flagged: u64, confidence: f64) -> Calibration {
@@ -36,6 +52,8 @@ pub fn calibrate(rows: u64, excluded: u64, flagged: u64, confidence: f64) -> Cal
     let most_flagged = (rows as f64 / 60.0).ceil().max(1.0) as u64;
     let state = if excluded > high || flagged > most_flagged {
         CalibrationState::Failed
+    } else if rows < ROWS_MIN {
+        CalibrationState::TooFew
     } else if excluded < low {
         CalibrationState::TooWide
     } else {
@@ -87,6 +105,17 @@ mod tests {
         assert_eq!(calibrate(60, 1, 0, 0.9).state, CalibrationState::TooWide);
         assert_eq!(calibrate(60, 12, 0, 0.9).state, CalibrationState::Failed);
         assert_eq!(calibrate(60, 6, 2, 0.9).state, CalibrationState::Failed);
+    }
+
+    #[test]
+    fn few_rows_are_never_accepted_and_may_fail() {
+        for (rows, excluded, flagged) in [(1, 0, 0), (5, 1, 1), (29, 3, 0)] {
+            let state = calibrate(rows, excluded, flagged, 0.9).state;
+            assert_eq!(state, CalibrationState::TooFew, "{rows} rows");
+        }
+        assert_eq!(calibrate(30, 3, 0, 0.9).state, CalibrationState::Accepted);
+        assert_eq!(calibrate(5, 4, 0, 0.9).state, CalibrationState::Failed);
+        assert_eq!(calibrate(5, 2, 2, 0.9).state, CalibrationState::Failed);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::address::resolve;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Maximum body size.
@@ -99,20 +100,65 @@ pub fn get_with(url: &Url, usual_path: &str, headers: &[&str], timeout: Duration
         head.push_str("\r\n");
     }
     head.push_str("\r\n");
-    Connection::new(stream).exchange(&head, &[], deadline)
+    Connection::tcp(stream).exchange(&head, &[], deadline)
+}
+
+/// The socket of a connection.
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn write_within(&mut self, slices: &[IoSlice<'_>], time: Duration) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_write_timeout(Some(time))?;
+                stream.write_vectored(slices)
+            }
+            Stream::Unix(stream) => {
+                stream.set_write_timeout(Some(time))?;
+                stream.write_vectored(slices)
+            }
+        }
+    }
+
+    fn read_within(&mut self, buffer: &mut [u8], time: Duration) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(Some(time))?;
+                stream.read(buffer)
+            }
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(Some(time))?;
+                stream.read(buffer)
+            }
+        }
+    }
 }
 
 /// A connection for sequential requests.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// Bytes received and not yet consumed.
     pending: Vec<u8>,
     chunk: Box<[u8; 65_536]>,
 }
 
 impl Connection {
-    pub fn new(stream: TcpStream) -> Connection {
+    /// Over a blocking socket.
+    pub fn tcp(stream: TcpStream) -> Connection {
+        Self::over(Stream::Tcp(stream))
+    }
+
+    /// Over a blocking Unix stream socket.
+    pub fn unix(stream: UnixStream) -> Connection {
+        Self::over(Stream::Unix(stream))
+    }
+
+    fn over(stream: Stream) -> Connection {
         Connection {
             stream,
             pending: Vec::new(),
@@ -122,12 +168,11 @@ impl Connection {
 
     /// Sends a request, whose head ends with an empty line, and reads the answer.
     pub fn exchange(&mut self, head: &str, body: &[u8], deadline: Instant) -> io::Result<Response> {
-        self.stream.set_write_timeout(Some(left(deadline)?))?;
         // In one write: a server may answer and close after the first part that it reads.
         let mut slices = [IoSlice::new(head.as_bytes()), IoSlice::new(body)];
         let mut unsent = &mut slices[..];
         while !unsent.is_empty() {
-            match self.stream.write_vectored(unsent)? {
+            match self.stream.write_within(unsent, left(deadline)?)? {
                 0 => return Err(io::ErrorKind::ConnectionReset.into()),
                 written => IoSlice::advance_slices(&mut unsent, written),
             }
@@ -227,8 +272,7 @@ impl Connection {
             return Err(too_long());
         }
         loop {
-            self.stream.set_read_timeout(Some(left(deadline)?))?;
-            match self.stream.read(&mut self.chunk[..]) {
+            match self.stream.read_within(&mut self.chunk[..], left(deadline)?) {
                 Ok(read) => {
                     self.pending.extend_from_slice(&self.chunk[..read]);
                     return Ok(read);
@@ -321,7 +365,7 @@ mod tests {
                 stream.write_all(text.as_bytes()).unwrap();
             }
         });
-        let mut connection = Connection::new(TcpStream::connect(address).unwrap());
+        let mut connection = Connection::tcp(TcpStream::connect(address).unwrap());
         for want in ["a", "bc"] {
             let head = "POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n";
             let response = connection

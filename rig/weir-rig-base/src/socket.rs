@@ -1,6 +1,6 @@
 //! Socket functions that the standard library lacks.
 
-pub use crate::sys::{drops, enable_counters, enable_gro};
+pub use crate::sys::{drops, enable_counters};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};

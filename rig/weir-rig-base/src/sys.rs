@@ -179,11 +179,6 @@ pub fn enable_counters(socket: impl AsFd, credentials: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the kernel join UDP datagrams of one sender and size.
-pub fn enable_gro(socket: impl AsFd) -> io::Result<()> {
-    switch_on(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO)
-}
-
 /// Datagrams that the kernel dropped at this socket for lack of room, since it was opened.
 pub fn drops(socket: impl AsFd) -> io::Result<u64> {
     // SO_MEMINFO and the index of the drop counter in it, from linux/sock_diag.h; the libc crate has neither.

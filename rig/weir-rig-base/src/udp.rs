@@ -1,4 +1,4 @@
-//! The kernel's table of UDP sockets.
+//! The kernel's tables of UDP and TCP sockets.
 
 use std::fs;
 
@@ -26,6 +26,26 @@ fn parse(text: &str) -> Vec<Row> {
         .collect()
 }
 
+/// Inode and bytes in the receive queue of every TCP connection. A listening socket has its waiting connections in that column.
+fn parse_tcp(text: &str) -> Vec<(u64, u64)> {
+    const LISTENING: &str = "0A";
+    text.lines()
+        .skip(1)
+        .filter_map(|l| {
+            let f: Vec<&str> = l.split_whitespace().collect();
+            let queue = u64::from_str_radix(f.get(4)?.split_once(':')?.1, 16).ok()?;
+            (*f.get(3)? != LISTENING).then_some((f.get(9)?.parse().ok()?, queue))
+        })
+        .collect()
+}
+
+/// The receive queues of all TCP connections of this network namespace, by inode.
+pub fn tcp_queues() -> Vec<(u64, u64)> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter();
+    let texts = tables.filter_map(|p| fs::read_to_string(p).ok());
+    texts.flat_map(|t| parse_tcp(&t)).collect()
+}
+
 /// All UDP sockets of this network namespace.
 pub fn rows() -> Vec<Row> {
     ["/proc/net/udp", "/proc/net/udp6"]
@@ -44,6 +64,14 @@ pub fn drops(port: u16) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waiting_connections_are_no_bytes() {
+        let text = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+            0: 0100007F:1F90 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0        0 77 1 0000000000000000 100 0 0 10 0\n   \
+            1: 0100007F:1F90 0100007F:D431 01 00000000:00000A00 00:00000000 00000000     0        0 78 1 0000000000000000 20 4 30 10 -1\n";
+        assert_eq!(parse_tcp(text), [(78, 2560)]);
+    }
 
     #[test]
     fn fields_are_hexadecimal_where_the_kernel_writes_them_so() {

@@ -24,6 +24,7 @@ pub(crate) use columns::{ColumnRun, ColumnStart};
 use fast::{GROUPED_FROM, Group, LateMember, STEPS};
 use pass_through::PassThrough;
 pub(crate) use pass_through::latest_timestamp;
+pub use pass_through::metric_fault;
 use relayed::Relays;
 
 /// Settings of one worker besides its sockets.

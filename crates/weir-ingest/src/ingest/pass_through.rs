@@ -9,6 +9,7 @@ use weir_protocol::{Event, Kind, Metric, ServiceCheck, Tags, Values, unescape_ne
 use weir_sketch::Sketch;
 
 use super::Ingest;
+use crate::columns::is_plausible;
 use crate::counts::IngestCounter;
 use crate::counts::SampleDrop;
 use crate::numbers::Verdict;
@@ -32,6 +33,25 @@ const AHEAD_MAX: i64 = 24 * 60 * 60;
 /// The largest timestamp that a sample may have at this time.
 pub(crate) fn latest_timestamp(now: i64) -> i64 {
     now.saturating_add(AHEAD_MAX)
+}
+
+/// Why a sample with a timestamp is passed on to no output, whatever its series: `now` is the agent's time in Unix seconds.
+fn timestamp_fault(metric: &Metric<'_>, now: i64) -> Option<SampleDrop> {
+    let timestamp = metric.timestamp?;
+    let can_be_passed_on =
+        matches!(metric.values, Values::Numbers(_)) && matches!(metric.kind, Kind::Counter | Kind::Gauge);
+    if !can_be_passed_on {
+        return Some(SampleDrop::UnsupportedTimestampedType);
+    }
+    (timestamp > latest_timestamp(now)).then_some(SampleDrop::FutureTimestamp)
+}
+
+/// Why a message, or one of its samples, is dropped whatever its series. A worker decides by it, and so does all that shows messages.
+pub fn metric_fault(metric: &Metric<'_>, now: i64) -> Option<SampleDrop> {
+    timestamp_fault(metric, now).or_else(|| match metric.values {
+        Values::Numbers(numbers) => (numbers.non_finite > 0).then_some(SampleDrop::NonFinite),
+        Values::Member(_) => None,
+    })
 }
 
 /// The data in transit.
@@ -169,15 +189,14 @@ impl Ingest {
 
     /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.
     pub(super) fn timestamped(&mut self, metric: &Metric<'_>, listener: usize) {
-        let (Values::Numbers(numbers), Kind::Counter | Kind::Gauge) = (metric.values, metric.kind) else {
-            self.drop_samples(metric, listener, SampleDrop::UnsupportedTimestampedType);
-            return;
-        };
-        let timestamp = metric.timestamp.expect("the caller looked");
-        if timestamp > latest_timestamp(self.now) {
-            self.drop_samples(metric, listener, SampleDrop::FutureTimestamp);
+        if let Some(reason) = timestamp_fault(metric, self.now) {
+            self.drop_samples(metric, listener, reason);
             return;
         }
+        let (Some(timestamp), Values::Numbers(numbers)) = (metric.timestamp, metric.values) else {
+            debug_assert!(false, "a sample with a timestamp");
+            return;
+        };
         if !self.pass_through.has_room_for_samples() {
             self.drop_samples(metric, listener, SampleDrop::QueueFull);
             return;
@@ -246,22 +265,32 @@ impl Ingest {
         self.pass_through.close_full_batch();
     }
 
+    /// The time of an event or a service check: its own, or that of its arrival.
+    fn time_of_text(&mut self, own: Option<i64>, listener: usize) -> i64 {
+        match own.filter(|&seconds| seconds != 0) {
+            Some(seconds) if is_plausible(seconds, self.now) => seconds,
+            Some(_) => {
+                self.counts[listener][IngestCounter::TimestampsIgnored] += 1;
+                self.now
+            }
+            None => self.now,
+        }
+    }
+
     pub(super) fn event(&mut self, event: &Event<'_>, listener: usize) {
         self.counts[listener][IngestCounter::Events] += 1;
         if !self.pass_through.has_room() {
             self.counts[listener][IngestCounter::EventsDropped] += 1;
             return;
         }
+        let timestamp = self.time_of_text(event.timestamp, listener);
         let origin_tags = self.origin_tags(&OriginKey::of_message(event.origin, event.tags.iter()));
         let mut tags = with_origin(event.tags, &origin_tags);
         let tag_host = self.contexts.rules().apply_to_tags(&mut tags);
         let record = EventRecord {
             title: unescape_newlines(event.title).into_owned(),
             text: unescape_newlines(event.text).into_owned(),
-            timestamp: event
-                .timestamp
-                .filter(|&seconds| seconds != 0)
-                .unwrap_or(self.now),
+            timestamp,
             host: if event.host.is_empty() {
                 tag_host
             } else {
@@ -286,16 +315,14 @@ impl Ingest {
             self.counts[listener][IngestCounter::ChecksDropped] += 1;
             return;
         }
+        let timestamp = self.time_of_text(check.timestamp, listener);
         let origin_tags = self.origin_tags(&OriginKey::of_message(check.origin, check.tags.iter()));
         let mut tags = with_origin(check.tags, &origin_tags);
         let tag_host = self.contexts.rules().apply_to_tags(&mut tags);
         let record = CheckRecord {
             name: check.name.to_string(),
             status: check.status,
-            timestamp: check
-                .timestamp
-                .filter(|&seconds| seconds != 0)
-                .unwrap_or(self.now),
+            timestamp,
             host: if check.host.is_empty() {
                 tag_host
             } else {

@@ -22,7 +22,7 @@ pub struct GraphiteEncoder {
     host: Host,
     /// By kind, each with a dot at its end, or empty.
     prefixes: [String; Kind::COUNT],
-    counters: Vec<CounterForm>,
+    counters: Vec<CounterLine>,
     /// The values written for a histogram, with their suffixes.
     parts: Vec<(Part, String)>,
     /// StatsD's values, in place of `parts`.
@@ -36,11 +36,20 @@ pub struct GraphiteEncoder {
     notes: Notes,
 }
 
+/// One line of a counter.
+struct CounterLine {
+    prefix: String,
+    suffix: &'static str,
+    is_rate: bool,
+}
+
 /// The parts of one series' path; the suffix of a value goes between or behind them.
 #[derive(Default)]
 struct Names {
     /// With the prefix.
     base: String,
+    /// Bytes of the prefix.
+    prefix_length: usize,
     /// `;key=value`, sorted, or `.key.value`.
     tags: String,
     path: String,
@@ -64,7 +73,10 @@ impl GraphiteEncoder {
             characters: settings.characters,
             host: settings.host,
             prefixes: Kind::ALL.map(|kind| prefix(settings, kind)),
-            counters,
+            counters: counters
+                .iter()
+                .map(|form| counter_line(settings, *form))
+                .collect(),
             parts,
             timers: Timers::new(&settings.timers, &settings.percentiles),
             line_bytes_max: if is_udp {
@@ -91,13 +103,14 @@ impl GraphiteEncoder {
         };
         match series.value() {
             Value::Counter(sum) => {
-                for at in 0..self.counters.len() {
-                    let (suffix, value) = match self.counters[at] {
-                        CounterForm::Count => (".count", sum),
-                        CounterForm::Rate => (".rate", sum / f64::from(series.interval().max(1))),
-                    };
-                    line(self, suffix, value);
+                let rate = sum / f64::from(series.interval().max(1));
+                let counters = std::mem::take(&mut self.counters);
+                for form in &counters {
+                    names.set_prefix(&form.prefix);
+                    let value = if form.is_rate { rate } else { sum };
+                    self.line(&mut names, series, form.suffix, value, rank, bucket, out);
                 }
+                self.counters = counters;
             }
             Value::Gauge(value) => line(self, "", value),
             Value::Set(set) => line(self, "", set.cardinality() as f64),
@@ -180,9 +193,29 @@ impl GraphiteEncoder {
 /// In front of the names of this kind.
 fn prefix(settings: &GraphiteSettings, kind: Kind) -> String {
     let of_kind = settings.kind_prefixes.get(kind.as_str()).map(String::as_str);
-    let parts = [settings.prefix.as_str(), of_kind.unwrap_or_default()];
+    dotted([settings.prefix.as_str(), of_kind.unwrap_or_default()])
+}
+
+/// The parts that are not empty, each with a dot behind it.
+fn dotted(parts: [&str; 2]) -> String {
     let parts = parts.iter().filter(|part| !part.is_empty());
     parts.map(|part| format!("{part}.")).collect()
+}
+
+fn counter_line(settings: &GraphiteSettings, form: CounterForm) -> CounterLine {
+    let own = &settings.prefix;
+    let (prefix, suffix, is_rate) = match form {
+        CounterForm::Count => (prefix(settings, Kind::Counter), ".count", false),
+        CounterForm::Rate => (prefix(settings, Kind::Counter), ".rate", true),
+        CounterForm::LegacyCount if own.is_empty() => ("counts.".to_owned(), "", false),
+        CounterForm::LegacyCount => (format!("{own}_counts."), "", false),
+        CounterForm::LegacyRate => (dotted([own, ""]), "", true),
+    };
+    CounterLine {
+        prefix,
+        suffix,
+        is_rate,
+    }
 }
 
 fn aggregate_suffix(aggregate: Aggregate) -> &'static str {
@@ -206,6 +239,7 @@ impl Names {
     ) -> bool {
         self.base.clear();
         self.base.push_str(prefix);
+        self.prefix_length = prefix.len();
         self.tags.clear();
         let mut changed = names::push_name(&mut self.base, series.name(), characters);
         let host = host.of(series);
@@ -252,9 +286,17 @@ impl Names {
         changed
     }
 
+    /// Another prefix for the same name.
+    fn set_prefix(&mut self, prefix: &str) {
+        if self.base[..self.prefix_length] != *prefix {
+            self.base.replace_range(..self.prefix_length, prefix);
+            self.prefix_length = prefix.len();
+        }
+    }
+
     /// Puts the path of one value together.
     fn compose(&mut self, distinction: &str, suffix: &str, form: Tags) {
-        let Self { base, tags, path } = self;
+        let Self { base, tags, path, .. } = self;
         path.clear();
         // Graphite's rules for what to do when it thins out old points look at how a name ends.
         let parts = match form {

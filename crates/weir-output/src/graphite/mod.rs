@@ -56,9 +56,9 @@ settings! {
             .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .changed_by("Operators of a single agent. With several, series without their host overwrite each other.");
         counters: Vec<CounterForm> = "[count]"
-            .effect("The series of a counter: `name.count` (the count of a bucket), `name.rate` (the count per second), or both.")
+            .effect("The series of a counter: `count` is `name.count` (the count of a bucket), `rate` is `name.rate` (the count per second). `legacy_count` and `legacy_rate` are the same values under StatsD's old names, without the prefix of counters: with the prefix `stats` they are `stats_counts.name` and `stats.name`.")
             .zero("With an empty list counters have no series.")
-            .changed_by("Operators whose dashboards use rates.");
+            .changed_by("Operators whose dashboards use rates, or StatsD's old names (`legacyNamespace`).");
         aggregates: Vec<Aggregate> = "[count, min, max, avg, sum]"
             .effect("The series of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
             .zero("With an empty list only percentiles.")
@@ -109,6 +109,10 @@ choices! {
     pub enum CounterForm {
         Count: "count",
         Rate: "rate",
+        /// The count where StatsD once had it.
+        LegacyCount: "legacy_count",
+        /// The rate where StatsD once had it.
+        LegacyRate: "legacy_rate",
     }
 }
 

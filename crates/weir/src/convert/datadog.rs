@@ -2,13 +2,17 @@
 
 use weir_config::{
     Setting, SettingType, VariableError, adds_up, changes_data, forward_target, handle_in, hide_password,
-    in_our_words, is_section, means_the_same, nearest, output_setting, removed_variable, settings, show_text,
+    in_our_words, is_section, leaves, means_the_same, output_setting, removed_variable, settings, show_text,
     unsupported_keys, unsupported_reason,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
 
 use super::draft::Draft;
-use super::{Consequence, ConvertError, Converted, Unconverted, block, finish, map, scalar, top_level};
+use super::within::Sought;
+use super::{
+    Consequence, ConvertError, Converted, Unconverted, block, did_you_mean, finish, map, scalar, slipped,
+    top_level,
+};
 use weir_config::node::{Content, Key, Node};
 
 /// The path of the disk queue if the file names none: the Datadog Agent has a default.
@@ -16,13 +20,30 @@ const DISK_PATH: &str = "/var/lib/weir/datadog";
 
 /// Converts the text of a `datadog.yaml`.
 pub fn convert(text: &str) -> Result<Converted, ConvertError> {
+    let sought = Sought {
+        name: "the Datadog Agent about metrics",
+        parse: &top_level,
+        is_own: &|entries| entries.iter().any(|(key, _)| is_about_metrics(&key.text)),
+        in_values: false,
+    };
     let mut converter = Converter::default();
-    for (key, node) in top_level(text)? {
+    for (key, node) in sought.in_document(top_level(text)?)? {
         converter.entry(key, node);
     }
     converter.forward();
     converter.disk();
     Ok(converter.finish())
+}
+
+/// Whether a key, or one below it, is about metrics or their delivery.
+fn is_about_metrics(key: &str) -> bool {
+    let variable = variable_of(key);
+    matches!(key, "proxy" | "statsd_forward_host" | "statsd_forward_port")
+        || is_section(key)
+        || settings().any(|setting| setting.also.contains(&variable.as_str()))
+        || output_setting(OUTPUT_TYPES, &variable).is_some()
+        || removed_variable(&variable, OUTPUT_TYPES).is_some()
+        || unsupported_reason(key).is_some()
 }
 
 /// A key of the file and its value.
@@ -190,7 +211,11 @@ impl Converter {
 /// A key that is not in the table of keys about metrics: of another part of that agent, or mistyped.
 fn unknown(key: &Key) -> Unconverted {
     let settings = settings().flat_map(|setting| setting.also.iter().copied());
+    let of_outputs = OUTPUT_TYPES
+        .iter()
+        .flat_map(|output_type| leaves(output_type.settings));
     let known: Vec<String> = settings
+        .chain(of_outputs.flat_map(|leaf| leaf.also.iter().copied()))
         .filter_map(|variable| variable.strip_prefix("DD_"))
         .map(str::to_ascii_lowercase)
         .chain(unsupported_keys().map(str::to_owned))
@@ -199,8 +224,15 @@ fn unknown(key: &Key) -> Unconverted {
     let is_ours = ["dogstatsd_", "statsd_", "histogram_", "forwarder_"]
         .iter()
         .any(|start| key.text.starts_with(start));
-    match nearest(&key.text, known.iter().map(String::as_str)).filter(|_| is_ours) {
-        Some(near) => note(key, format!("is not known; did you mean {near}?")),
+    let names = || known.iter().map(String::as_str);
+    let hint = match &*key.text {
+        _ if is_ours => did_you_mean(&key.text, names()),
+        // Of another part, and the only such key that is so like one of these.
+        "app_key" => None,
+        other => slipped(other, names()),
+    };
+    match hint {
+        Some(hint) => note(key, hint),
         None => Unconverted::new(
             Consequence::Elsewhere,
             key.line,
@@ -361,6 +393,37 @@ mod tests {
             places.iter().all(Option::is_some) && places.is_sorted(),
             "{}",
             converted.yaml
+        );
+    }
+
+    #[test]
+    fn a_slip_in_any_key_is_told() {
+        let converted =
+            convert("tagz: [a:b]\ndogstatd_port: 1\nstie: x\napp_key: x\nlogs_enabled: true\nenv: prod\n")
+                .unwrap();
+        let told: Vec<_> = converted
+            .left
+            .iter()
+            .map(|left| (left.consequence, left.line, left.message.as_str()))
+            .collect();
+        let (changes, elsewhere) = (Consequence::ChangesData, Consequence::Elsewhere);
+        assert_eq!(
+            told,
+            [
+                (changes, 1, "tagz: is not known; did you mean tags?"),
+                (
+                    changes,
+                    2,
+                    "dogstatd_port: is not known; did you mean dogstatsd_port?"
+                ),
+                (changes, 3, "stie: is not known; did you mean site?"),
+                (elsewhere, 4, "app_key: is no setting of DogStatsD or of delivery"),
+                (
+                    elsewhere,
+                    5,
+                    "logs_enabled: is no setting of DogStatsD or of delivery"
+                ),
+            ]
         );
     }
 

@@ -3,200 +3,34 @@
 use weir_config::node::{Key, Node};
 
 use super::draft::Draft;
+use super::within::Sought;
 use super::{
-    ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar, toml,
-    top_level,
+    ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar, slipped,
+    toml, top_level,
 };
 
-const POD_LABELS: &str = "labels of pods become tags with `pod_labels_as_tags`, by their names, and `origin_kubelet` (docs/origin.md)";
-const POD_ANNOTATIONS: &str =
-    "weir makes no tags of annotations; labels of pods become tags with `pod_labels_as_tags`";
-const KUBELET: &str =
-    "weir asks the kubelet of its own node, with `origin_kubelet` (docs/origin.md), and not the API server";
+mod keys;
 
-/// Keys that weir needs nothing for, and why. One that ends in `*` stands for all that begin so.
-const NOT_NEEDED: &[(&str, &str)] = &[
-    ("annotation-tag-regex", POD_ANNOTATIONS),
-    (
-        "bad-lines-per-minute",
-        "weir counts invalid messages by reason and logs one example every ten seconds",
-    ),
-    (
-        "burst-cloud-requests",
-        "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
-    ),
-    (
-        "cloud-*",
-        "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
-    ),
-    ("config-path", "is the file that is converted"),
-    (
-        "conn-per-reader",
-        "workers have their own sockets where there are several",
-    ),
-    ("disable-internal-events", "weir sends no events about itself"),
-    (
-        "dynamic-headers",
-        "weir does not forward to another of its kind over HTTP; outputs.relay forwards messages as they arrive",
-    ),
-    ("estimated-tags", "there is one memory budget, `memory`"),
-    (
-        "expiry-interval-gauge",
-        "a gauge is sent when it was set, and not repeated; a scrape shows it for outputs.prometheus.expiry",
-    ),
-    (
-        "expiry-interval-set",
-        "a set is sent when it had members, and not repeated",
-    ),
-    (
-        "expiry-interval-timer",
-        "a timer is sent when it had samples, and not repeated",
-    ),
-    (
-        "fast-fail-on-non-retryable-errors",
-        "data that a receiver refuses permanently is never sent again",
-    ),
-    ("flush-aligned", "buckets are always aligned to the clock"),
-    ("flush-offset", "buckets are aligned to multiples of bucket_width"),
-    (
-        "heartbeat-enabled",
-        "the series weir_build_info and weir_uptime are always at /metrics of the admin address",
-    ),
-    (
-        "http-servers",
-        "weir does not take metrics over HTTP; /metrics, /healthz and profiles are at `admin`",
-    ),
-    (
-        "http-transport",
-        "weir does not forward to another of its kind over HTTP; outputs.relay forwards messages as they arrive",
-    ),
-    (
-        "internal-*",
-        "weir's own series are at /metrics of the admin address, and not among yours",
-    ),
-    ("json", "the log has one format"),
-    ("k8s", KUBELET),
-    ("kube-api-*", KUBELET),
-    ("kubeconfig-*", KUBELET),
-    ("label-tag-regex", POD_LABELS),
-    ("lambda-*", "weir is not an extension of a function"),
-    (
-        "log-raw-metric",
-        "`weir top` and the page at the admin address show metrics as they arrive",
-    ),
-    ("max-cloud-requests", "weir asks no cloud for metadata"),
-    ("max-concurrent-events", "there is one memory budget, `memory`"),
-    ("max-parsers", "`workers` is worked out from the cores"),
-    ("max-queue-size", "there is one memory budget, `memory`"),
-    ("max-readers", "`workers` is worked out from the cores"),
-    ("max-workers", "`workers` is worked out from the cores"),
-    ("node-name", KUBELET),
-    ("profile", "profiles are at /debug/pprof of the admin address"),
-    ("receive-batch-size", "all waiting packets are read at once"),
-    ("receive-buffer-size", "packets may be as long as 64KiB"),
-    ("resync-period", KUBELET),
-    (
-        "statser-type",
-        "weir's own series are at /metrics of the admin address",
-    ),
-    (
-        "timer-histogram-limit",
-        "distributions are sketches, and their buckets cannot be set",
-    ),
-    ("transport", "each output has its own `delivery`"),
-    ("user-agent", KUBELET),
-    ("verbose", "log_level is the setting"),
-    ("version", "`weir --version` prints it"),
-    ("watch-cluster", KUBELET),
-];
-
-/// Some of them change what is delivered.
-const CHANGES_DATA: &[&str] = &[
-    "annotation-tag-regex",
-    "cloud-provider",
-    "dynamic-headers",
-    "expiry-interval-gauge",
-    "expiry-interval-set",
-    "expiry-interval-timer",
-    "http-servers",
-    "http-transport",
-    "label-tag-regex",
-    "transport",
-];
-
-/// StatsD's series of a timer, as outputs.graphite names them.
-const TIMERS: [&str; 14] = [
-    "count",
-    "count_ps",
-    "lower",
-    "upper",
-    "mean",
-    "median",
-    "std",
-    "sum",
-    "sum_squares",
-    "count_pct",
-    "mean_pct",
-    "sum_pct",
-    "sum_squares_pct",
-    "upper_pct",
-];
-
-/// The series of timers that can be switched off.
-const SUB_METRICS: &[&str] = &[
-    "count",
-    "count-per-second",
-    "mean",
-    "median",
-    "lower",
-    "upper",
-    "std",
-    "stddev",
-    "sum",
-    "sum-squares",
-    "count-pct",
-    "mean-pct",
-    "sum-pct",
-    "sum-squares-pct",
-    "lower-pct",
-    "upper-pct",
-];
-
-/// Keys with a counterpart.
-const KNOWN: &[&str] = &[
-    "metrics-addr",
-    "namespace",
-    "hostname",
-    "default-tags",
-    "percent-threshold",
-    "flush-interval",
-    "expiry-interval",
-    "expiry-interval-counter",
-    "ignore-host",
-    "server-mode",
-    "backends",
-    "filters",
-    "filter",
-    "disabled-sub-metrics",
-];
-
-/// The aggregates of a timer that weir has too: those of gostatsd, and those of weir.
-const AGGREGATES: [(&str, &str); 6] = [
-    ("lower", "min"),
-    ("upper", "max"),
-    ("median", "median"),
-    ("mean", "avg"),
-    ("sum", "sum"),
-    ("count", "count"),
-];
+use keys::{
+    AGGREGATES, CHANGES_DATA, DATADOG, FILTER, GRAPHITE, INFLUXDB, KNOWN, NOT_NEEDED, SUB_METRICS, TABLES,
+    TIMERS,
+};
 
 /// Converts the text of a configuration.
 pub fn convert(text: &str) -> Result<Converted, ConvertError> {
     // A TOML file is not a YAML mapping, and a YAML file is not valid TOML.
-    let entries = match top_level(text) {
-        Ok(entries) => entries,
-        Err(_) => toml::parse(text)?,
+    let parse = |text: &str| top_level(text).or_else(|_| toml::parse(text));
+    let is_known = |(key, _): &(Key, Node)| {
+        let name = key.text.as_str();
+        KNOWN.contains(&name) || TABLES.contains(&name) || reason(name).is_some()
     };
+    let sought = Sought {
+        name: "gostatsd",
+        parse: &parse,
+        is_own: &|entries| entries.iter().any(is_known),
+        in_values: false,
+    };
+    let entries = sought.in_document(parse(text)?)?;
     // As the other program does it: a timer has all of these.
     let mut converter = Converter {
         aggregates: AGGREGATES.map(|(_, ours)| ours).to_vec(),
@@ -276,8 +110,7 @@ impl Converter {
             }
             // `http-servers` names the parts of `http`.
             "backends" | "filters" | "filter" | "disabled-sub-metrics" | "http" => {}
-            "graphite" | "datadog" | "statsdaemon" | "influxdb" => {}
-            "newrelic" | "cloudwatch" | "otlp" | "promremotewriter" => {}
+            table if TABLES.contains(&table) => {}
             other => match reason(other) {
                 Some(_) if means_the_same(other, text) => {}
                 Some(why) if CHANGES_DATA.contains(&other) => self.skip(key.line, format!("{other}: {why}")),
@@ -404,10 +237,6 @@ impl Converter {
                 "mode" => {
                     self.draft.set_output("graphite", "tags", "none");
                     self.skip(key.line, format!("graphite.mode: {text}: gostatsd writes series that differ in tags alone to one path, of which carbon keeps the last; here all but one get a suffix. A rule with `include_tags: []` makes one series of them"));
-                    if text == "basic" {
-                        continue;
-                    }
-                    self.skip(key.line, "graphite.mode: legacy: counters have the names of the mode basic, `stats.counters.NAME.count` and `.rate`");
                 }
                 "global_prefix" => prefix = text.trim_matches('.'),
                 "write_timeout" => self.draft.set_output("graphite", "delivery.timeout", text),
@@ -416,10 +245,11 @@ impl Converter {
                     let kind = other.strip_prefix("prefix_");
                     match kinds.iter_mut().find(|(name, _)| kind == Some(*name)) {
                         Some((_, own)) => *own = text.trim_matches('.'),
-                        None => self.skip(
+                        None if other == "global_suffix" => self.skip(
                             key.line,
-                            format!("graphite.{other}: names have prefixes and no suffix"),
+                            "graphite.global_suffix: names have prefixes and no suffix",
                         ),
+                        None => self.unknown("graphite", key, GRAPHITE, "weir has no such setting"),
                     }
                 }
             }
@@ -430,8 +260,12 @@ impl Converter {
         self.draft
             .output("graphite", "kind_prefixes", kind_prefixes(kinds));
         self.draft.set_output("graphite", "characters", "statsd");
-        self.draft
-            .set_output_list("graphite", "counters", &["count", "rate"]);
+        let counters = if is_legacy {
+            ["legacy_count", "legacy_rate"]
+        } else {
+            ["count", "rate"]
+        };
+        self.draft.set_output_list("graphite", "counters", &counters);
         self.draft
             .set_output_list("graphite", "percentiles", &self.percentiles);
         let timers = self.timers.clone();
@@ -452,10 +286,20 @@ impl Converter {
                 "org" => self.draft.set_output("influx", "organization", text),
                 "metrics-per-batch" => self.draft.set_output("influx", "points_per_payload_max", text),
                 "max-requests" => self.draft.set_output("influx", "delivery.concurrency", text),
-                "compress-payload" if text == "false" => self.draft.set_output("influx", "compression", "none"),
+                "compress-payload" if text == "false" => {
+                    self.draft.set_output("influx", "compression", "none")
+                }
                 "api-version" | "compress-payload" => {}
-                "credentials" => self.skip(key.line, "influxdb.credentials: is a secret, which is not copied; set outputs.influx.token_file"),
-                other => self.skip(key.line, format!("influxdb.{other}: weir has no such setting; outputs.influx.delivery has those of delivery")),
+                "credentials" => self.skip(
+                    key.line,
+                    "influxdb.credentials: is a secret, which is not copied; set outputs.influx.token_file",
+                ),
+                _ => self.unknown(
+                    "influxdb",
+                    key,
+                    INFLUXDB,
+                    "weir has no such setting; outputs.influx.delivery has those of delivery",
+                ),
             }
         }
         let why = "influxdb: the fields of outputs.influx are value, or count, lower, upper, mean, sum and percentiles; gostatsd's are different";
@@ -474,9 +318,16 @@ impl Converter {
                 "metrics_per_batch" => self.draft.set_output("datadog", "points_per_payload_max", text),
                 "compress_payload" if text == "false" => self.draft.set_output("datadog", "compression", "none"),
                 "compress_payload" => {}
-                other => self.skip(key.line, format!("datadog.{other}: weir has no such setting; outputs.datadog.delivery has those of its requests")),
+                _ => self.unknown("datadog", key, DATADOG, "weir has no such setting; outputs.datadog.delivery has those of its requests"),
             }
         }
+    }
+
+    /// Notes a setting of a table that has no counterpart, or is mistyped.
+    fn unknown(&mut self, table: &str, key: &Key, known: &[&str], otherwise: &str) {
+        let hint = slipped(&key.text, known.iter().copied());
+        let why = hint.as_deref().unwrap_or(otherwise);
+        self.skip(key.line, format!("{table}.{}: {why}", key.text));
     }
 
     fn statsdaemon(&mut self, options: &[(Key, Node)]) {
@@ -491,7 +342,7 @@ impl Converter {
                         "statsdaemon.address: outputs.relay forwards messages as they arrive, not their sums",
                     );
                 }
-                other => self.skip(key.line, format!("statsdaemon.{other}: weir has no such setting")),
+                _ => self.unknown("statsdaemon", key, &["address"], "weir has no such setting"),
             }
         }
     }
@@ -517,6 +368,12 @@ impl Converter {
 
     /// Converts one filter into a rule per pattern.
     fn filter(&mut self, key: &Key, node: &Node, rules: &mut String) {
+        let table = format!("filter.{}", key.text);
+        for (option, _) in map(node) {
+            if !FILTER.contains(&option.text.as_str()) {
+                self.unknown(&table, option, FILTER, "is not known");
+            }
+        }
         let field = |name: &str| map(node).iter().find(|(key, _)| key.text == name);
         let is_on = |name: &str| field(name).and_then(|(_, node)| scalar(node)) == Some("true");
         for name in ["exclude-metrics", "match-tags"] {
@@ -740,20 +597,52 @@ mod tests {
     }
 
     #[test]
+    fn slips_in_tables_are_told() {
+        let text = "backends='graphite influxdb datadog statsdaemon'\nfilters='x'\n[graphite]\nadress='a:1'\nglobal_suffix='s'\n[influxdb]\nbukcet='b'\n[datadog]\napi_keys='k'\nother='x'\n\
+                    [statsdaemon]\naddres='a:1'\n[filter.x]\nmatch-metric='a'\ndrop-tags='b:*'\nwhat='c'\n";
+        let converted = convert(text).unwrap();
+        let told: Vec<(usize, &str)> = converted
+            .left
+            .iter()
+            .map(|left| (left.line, left.message.as_str()))
+            .collect();
+        for expected in [
+            (4, "graphite.adress: is not known; did you mean address?"),
+            (5, "graphite.global_suffix: names have prefixes and no suffix"),
+            (7, "influxdb.bukcet: is not known; did you mean bucket?"),
+            (9, "datadog.api_keys: is not known; did you mean api_key?"),
+            (
+                10,
+                "datadog.other: weir has no such setting; outputs.datadog.delivery has those of its requests",
+            ),
+            (12, "statsdaemon.addres: is not known; did you mean address?"),
+            (
+                14,
+                "filter.x.match-metric: is not known; did you mean match-metrics?",
+            ),
+            (16, "filter.x.what: is not known"),
+        ] {
+            assert!(told.contains(&expected), "{expected:?} is not in {told:#?}");
+        }
+    }
+
+    #[test]
     fn the_mode_legacy_has_its_own_namespaces() {
         let text = "[graphite]\nmode='legacy'\nglobal_prefix='other'\nprefix_timer='t'\n";
         let converted = convert(text).unwrap();
         for part in [
             "    prefix: stats\n",
             "counter: counters, histogram: timers, timing: timers",
+            "counters: [legacy_count, legacy_rate]\n",
         ] {
             assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
         }
+        let told: Vec<&str> = converted.left.iter().map(|left| left.message.as_str()).collect();
         assert!(
-            converted
-                .left
-                .iter()
-                .any(|left| left.message.starts_with("graphite.mode: legacy: counters"))
+            told.len() == 2
+                && told[0] == GAUGES
+                && told[1].starts_with("graphite.mode: legacy: gostatsd writes"),
+            "{told:?}"
         );
     }
 

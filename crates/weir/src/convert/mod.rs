@@ -15,6 +15,7 @@ mod gostatsd;
 mod statsd_exporter;
 mod telegraf;
 mod toml;
+mod within;
 
 pub use datadog::convert as datadog;
 pub use gostatsd::convert as gostatsd;
@@ -150,6 +151,25 @@ fn did_you_mean<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Opti
     Some(format!("is not known; did you mean {near}?"))
 }
 
+/// The hint at a known word that one slip of the finger makes of it. For words among many that are right.
+fn slipped<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let near = known.into_iter().find(|name| is_slip(unknown, name))?;
+    Some(format!("is not known; did you mean {near}?"))
+}
+
+/// Whether one character more, less or another, or two that are swapped, make one text of the other.
+fn is_slip(one: &str, other: &str) -> bool {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let same = |(a, b): &(&char, &char)| a == b;
+    let begin = one.iter().zip(&other).take_while(same).count();
+    let (one, other) = (&one[begin..], &other[begin..]);
+    let end = one.iter().rev().zip(other.iter().rev()).take_while(same).count();
+    match (&one[..one.len() - end], &other[..other.len() - end]) {
+        ([a, b], [c, d]) => a == d && b == c,
+        (one, other) => one.len().max(other.len()) == 1,
+    }
+}
+
 /// Lists unconverted settings as comments before the document, by consequence and in the order of the file, and checks that weir accepts the document.
 fn finish(body: &str, mut left: Vec<Unconverted>, source: &str) -> Converted {
     left.sort_by_key(|left| left.line);
@@ -172,8 +192,27 @@ fn finish(body: &str, mut left: Vec<Unconverted>, source: &str) -> Converted {
             let _ = writeln!(yaml, "#   line {line}: {message}");
         }
     }
-    yaml.push_str(body);
+    for line in body.split_inclusive('\n') {
+        if line.strip_prefix("admin: ").is_some_and(is_reachable) {
+            yaml.push_str(ADMIN);
+        }
+        yaml.push_str(line);
+    }
     Converted { yaml, left }
+}
+
+/// Before an address that other machines reach: the other program shows metrics there, and nothing else.
+const ADMIN: &str = "\
+# Everyone who reaches this address can also see messages (`admin_payloads: false` forbids it), profiles and status, and request a
+# reload. There is no password.
+";
+
+/// Whether an address, as it is in the document, is more than loopback.
+fn is_reachable(address: &str) -> bool {
+    let host = address.trim().trim_matches('\'');
+    !["127.", "localhost:", "[::1]:", "off"]
+        .iter()
+        .any(|own| host.starts_with(own))
 }
 
 fn scalar(node: &Node) -> Option<&str> {
@@ -247,5 +286,37 @@ fn entries_of(entries: &[(Key, Node)], indent: usize, first_is_here: bool, out: 
         }
         let _ = write!(out, "{}:", show_text(&key.text));
         block(node, indent + 2, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_others_reach_has_a_warning() {
+        for (address, is_warned) in [
+            ("'*:9102'", true),
+            ("10.0.0.1:9102", true),
+            ("'[::]:1'", true),
+            ("127.0.0.1:9102", false),
+            ("'[::1]:9102'", false),
+            ("localhost:9102", false),
+        ] {
+            let yaml = finish(&format!("udp: []\nadmin: {address}\n"), Vec::new(), "x").yaml;
+            assert_eq!(yaml.contains("There is no password"), is_warned, "{yaml}");
+            assert!(yaml.ends_with(&format!("\nadmin: {address}\n")), "{yaml}");
+        }
+    }
+
+    #[test]
+    fn a_slip_is_one_character() {
+        for slip in ["bucke", "buckett", "ucket", "bukcet", "bocket", "bucker", "buckt"] {
+            assert!(is_slip(slip, "bucket") && is_slip("bucket", slip), "{slip}");
+        }
+        for other in ["bucket", "bucket_tag", "buck", "tekcub", "bkucte", ""] {
+            assert!(!is_slip(other, "bucket"), "{other}");
+        }
+        assert!(is_slip("aa", "a") && is_slip("", "a"));
     }
 }

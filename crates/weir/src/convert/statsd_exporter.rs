@@ -5,21 +5,27 @@
 
 use std::fmt::Write as _;
 
+use super::within::Sought;
 use super::{
     ConvertError, Converted, Notes, Unconverted, did_you_mean, finish, is_yes, list, map, scalar, top_level,
 };
-use weir_config::node::Node;
+use weir_config::node::{Key, Node};
 use weir_config::show_text;
 
 mod expressions;
 mod flags;
-mod within;
 
 use flags::Flags;
 
 /// Converts the text of a mapping file and the arguments of the command line.
 pub fn convert(text: &str, flags: &[String]) -> Result<Converted, ConvertError> {
-    let entries = within::mapping_of(top_level(text)?)?;
+    let sought = Sought {
+        name: "statsd_exporter's mapping file",
+        parse: &top_level,
+        is_own: &is_mapping_file,
+        in_values: true,
+    };
+    let entries = sought.in_document(top_level(text)?)?;
     let mut converter = Converter::default();
     let flags = Flags::read(flags, &mut converter.left);
     for (key, node) in &entries {
@@ -84,6 +90,17 @@ const DEFAULTS: &[&str] = &[
     "histogram_options",
     "summary_options",
 ];
+
+/// Values of a chart may have `defaults` too.
+fn is_mapping_file(entries: &[(Key, Node)]) -> bool {
+    entries.iter().any(|(key, node)| match key.text.as_str() {
+        "mappings" => true,
+        "defaults" => map(node)
+            .iter()
+            .any(|(key, _)| DEFAULTS.contains(&key.text.as_str())),
+        _ => false,
+    })
+}
 
 #[derive(Default)]
 struct Converter {
@@ -441,7 +458,7 @@ impl Converter {
 }
 
 fn write_labels(
-    labels: &[(weir_config::node::Key, Node)],
+    labels: &[(Key, Node)],
     mark: Option<usize>,
     honor: bool,
     template: impl Fn(&str) -> String,

@@ -3,8 +3,10 @@
 use weir_config::node::{Content, Key, Node};
 
 use super::draft::Draft;
+use super::within::Sought;
 use super::{
-    ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar, toml,
+    ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar, slipped,
+    toml, top_level,
 };
 
 mod templates;
@@ -81,6 +83,45 @@ const OPTIONS: &[&str] = &[
     "name_prefix",
 ];
 
+/// Parts of the file.
+const TABLES: [&str; 6] = [
+    "agent",
+    "global_tags",
+    "inputs",
+    "outputs",
+    "processors",
+    "aggregators",
+];
+
+/// Settings of the agent.
+const AGENT: &[&str] = &[
+    "interval",
+    "hostname",
+    "debug",
+    "omit_hostname",
+    "round_interval",
+    "flush_interval",
+    "flush_jitter",
+    "collection_jitter",
+    "collection_offset",
+    "precision",
+    "metric_batch_size",
+    "metric_buffer_limit",
+    "quiet",
+    "logfile",
+    "logtarget",
+];
+
+/// Outputs with a counterpart.
+const OUTPUTS: [&str; 6] = [
+    "datadog",
+    "prometheus_client",
+    "influxdb",
+    "influxdb_v2",
+    "graphite",
+    "file",
+];
+
 /// Options of any output that weir does not need.
 const NOT_NEEDED_OF_OUTPUTS: &[&str] = &[
     "alias",
@@ -97,7 +138,12 @@ const NOT_NEEDED_OF_OUTPUTS: &[&str] = &[
 
 /// Converts the text of a `telegraf.conf`.
 pub fn convert(text: &str, environment: Environment<'_>) -> Result<Converted, ConvertError> {
-    let mut entries = toml::parse(&variables::replaced(text, environment))?;
+    let text = variables::replaced(text, environment);
+    let mut entries = match (toml::parse(&text), top_level(&text)) {
+        (Ok(entries), _) => entries,
+        (Err(_), Ok(document)) => CONFIGURATION.in_document(document)?,
+        (Err(error), Err(_)) => return Err(error),
+    };
     let mut converter = Converter::default();
     for (key, node) in &mut entries {
         if let Content::Map(parts) = &mut node.content
@@ -126,10 +172,26 @@ pub fn convert(text: &str, environment: Environment<'_>) -> Result<Converted, Co
                     key.text
                 ),
             ),
-            other => converter.skip_elsewhere(key.line, format!("{other}: weir has no such plugins")),
+            other => match slipped(other, TABLES) {
+                Some(hint) => converter.skip(key.line, format!("{other}: {hint}")),
+                None => converter.skip_elsewhere(key.line, format!("{other}: weir has no such plugins")),
+            },
         }
     }
     Ok(converter.finish())
+}
+
+/// The file as a part of another.
+const CONFIGURATION: Sought<'static> = Sought {
+    name: "Telegraf's statsd input",
+    parse: &toml::parse,
+    is_own: &has_input,
+    in_values: false,
+};
+
+fn has_input(entries: &[(Key, Node)]) -> bool {
+    let mut inputs = entries.iter().filter(|(key, _)| key.text == "inputs");
+    inputs.any(|(_, node)| map(node).iter().any(|(key, _)| key.text == "statsd"))
 }
 
 #[derive(Default)]
@@ -177,7 +239,10 @@ impl Converter {
                 "round_interval" if text == "true" => {}
                 "flush_jitter" | "collection_jitter" | "collection_offset" if matches!(text, "0s" | "") => {}
                 "quiet" | "logfile" if matches!(text, "false" | "") => {}
-                other => self.skip_idle(key.line, format!("agent.{other}: {}", of_agent(other))),
+                other => match slipped(other, AGENT.iter().copied()) {
+                    Some(hint) => self.skip(key.line, format!("agent.{other}: {hint}")),
+                    None => self.skip_idle(key.line, format!("agent.{other}: {}", of_agent(other))),
+                },
             }
         }
     }
@@ -414,7 +479,11 @@ impl Converter {
                         self.draft.output("stdout", "enabled", " true\n".to_owned());
                         self.rest("file", output, &[]);
                     }
-                    other => self.skip(key.line, format!("outputs.{other}: {}", of_output(other))),
+                    other => {
+                        let hint = slipped(other, OUTPUTS);
+                        let why = hint.as_deref().unwrap_or(of_output(other));
+                        self.skip(key.line, format!("outputs.{other}: {why}"));
+                    }
                 }
             }
         }
@@ -448,7 +517,9 @@ impl Converter {
             if known.contains(&name) || is_empty(value) {
                 continue;
             }
-            let message = format!("outputs.{plugin}.{name}: weir has no such setting");
+            let hint = slipped(name, known.iter().copied());
+            let why = hint.as_deref().unwrap_or("weir has no such setting");
+            let message = format!("outputs.{plugin}.{name}: {why}");
             if NOT_NEEDED_OF_OUTPUTS.contains(&name) {
                 self.skip_idle(key.line, message);
             } else {
@@ -630,6 +701,51 @@ mod tests {
         )
         .unwrap();
         assert_eq!(converted.left.len(), 2, "one for each tag: {:?}", converted.left);
+    }
+
+    #[test]
+    fn slips_are_told() {
+        let text = "[agent]\n  intervall = \"5s\"\n  snmp_translator = \"netsnmp\"\n[[input.statsd]]\n[[inputs.statsd]]\n  percentils = [90.0]\n\
+                    [[outputs.influxdb_v2]]\n  bukcet = \"b\"\n  bucket_tag = \"t\"\n[[outputs.influxdb2]]\n[[outputs.influxdb_v]]\n[[output]]\n";
+        let converted = convert(text, &|_| None).unwrap();
+        let told: Vec<(Consequence, usize, &str)> = converted
+            .left
+            .iter()
+            .map(|left| (left.consequence, left.line, left.message.as_str()))
+            .collect();
+        let (changes, idle) = (Consequence::ChangesData, Consequence::NoEffect);
+        for expected in [
+            (
+                changes,
+                2,
+                "agent.intervall: is not known; did you mean interval?",
+            ),
+            (idle, 3, "agent.snmp_translator: weir has no such setting"),
+            (changes, 4, "input: is not known; did you mean inputs?"),
+            (
+                changes,
+                6,
+                "inputs.statsd.percentils: is not known; did you mean percentiles?",
+            ),
+            (
+                changes,
+                8,
+                "outputs.influxdb.bukcet: is not known; did you mean bucket?",
+            ),
+            (
+                changes,
+                9,
+                "outputs.influxdb.bucket_tag: weir has no such setting",
+            ),
+            (
+                changes,
+                11,
+                "outputs.influxdb_v: is not known; did you mean influxdb_v2?",
+            ),
+            (changes, 12, "output: is not known; did you mean outputs?"),
+        ] {
+            assert!(told.contains(&expected), "{expected:?} is not in {told:#?}");
+        }
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_counters::Counter as _;
-use weir_ingest::{ListenerSettings, point_fault};
+use weir_ingest::{ListenerSettings, SampleDrop, is_plausible, metric_fault, point_fault};
 use weir_origin::{OriginExplanation, Origins};
-use weir_protocol::{Kind, Message, SampleList, Tags, Values, locate, parse_line, unknown_sections};
+use weir_protocol::{Kind, Message, Metric, SampleList, Tags, Values, locate, parse_line, unknown_sections};
 
 use crate::admin::explain::{ExplainError, ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
 use crate::tap::message::BadBytes;
@@ -146,15 +146,7 @@ pub fn explain(
             explanation.steps.insert(0, signed_gauge());
         }
     }
-    if explanation.context.is_some()
-        && let Message::Metric(metric) = &message
-        && let Some(timestamp) = metric.timestamp
-        && about.listener.address.starts_with("http")
-    {
-        explanation
-            .steps
-            .push(place(timestamp, unix_seconds(), reading.merge_within));
-    }
+    follow_time(&message, &about.listener, &mut explanation);
     let unknown: Vec<String> = match &message {
         Message::Metric(_) => unknown_sections(line.as_bytes())
             .map(|section| format!("|{}", String::from_utf8_lossy(section)))
@@ -232,6 +224,69 @@ fn place(timestamp: i64, now: i64, merge_within: Option<u32>) -> ExplainedStep {
         },
         ..ExplainedStep::default()
     }
+}
+
+/// The fate of a message by its own time.
+fn follow_time(message: &Message<'_>, listener: &TapListener, explanation: &mut Explanation) {
+    let now = unix_seconds();
+    match message {
+        Message::Metric(metric) if listener.address.starts_with("http") => {
+            if let (Some(_), Some(timestamp)) = (&explanation.context, metric.timestamp) {
+                let step = place(timestamp, now, listener.reading.merge_within);
+                explanation.steps.push(step);
+            }
+        }
+        Message::Metric(metric) => fate_of_samples(metric, now, explanation),
+        Message::Event(event) => explanation
+            .steps
+            .extend(event.timestamp.and_then(|at| own_time_of_text(at, now))),
+        Message::Check(check) => explanation
+            .steps
+            .extend(check.timestamp.and_then(|at| own_time_of_text(at, now))),
+    }
+}
+
+/// The fate of the samples of a message, besides the rules.
+fn fate_of_samples(metric: &Metric<'_>, now: i64, explanation: &mut Explanation) {
+    let fault = metric_fault(metric, now);
+    let step = |stage: &str, why: String, dropped| ExplainedStep {
+        stage: stage.to_owned(),
+        why,
+        dropped,
+        ..ExplainedStep::default()
+    };
+    match (metric.timestamp, fault) {
+        (_, Some(SampleDrop::NonFinite)) => {
+            let why = "the values that are no finite numbers are dropped: non_finite";
+            explanation.steps.push(step("values", why.to_owned(), false));
+        }
+        // Before the rules.
+        (Some(_), Some(reason)) => {
+            let why = reason.as_str().to_owned();
+            explanation.steps = vec![step("timestamp", why, true)];
+            explanation.context = None;
+        }
+        (Some(timestamp), None) if explanation.context.is_some() => {
+            let age = match now - timestamp {
+                age @ 0.. => format!("{age} s old"),
+                ahead => format!("{} s ahead", -ahead),
+            };
+            let why =
+                format!("it is {age}, in no bucket, and keeps its timestamp; some outputs do not take it");
+            explanation.steps.push(step("timestamp", why, false));
+        }
+        _ => {}
+    }
+}
+
+/// The reason why the timestamp of an event or a service check is not used.
+fn own_time_of_text(timestamp: i64, now: i64) -> Option<ExplainedStep> {
+    (timestamp != 0 && !is_plausible(timestamp, now)).then(|| ExplainedStep {
+        stage: "timestamp".to_owned(),
+        why: "it is ignored, because it is negative or more than a day ahead; the time of arrival is used"
+            .to_owned(),
+        ..ExplainedStep::default()
+    })
 }
 
 fn is_signed_gauge(message: &Message<'_>) -> bool {

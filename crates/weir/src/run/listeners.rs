@@ -279,8 +279,31 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSe
     for path in &settings.http_uds {
         plan("http_uds", Address::UnixStream(path.to_path_buf()), None, false);
     }
+    share_ports(&mut planned);
     share_descriptors(&mut planned);
     planned
+}
+
+/// `[::]` takes IPv4 too, unless `0.0.0.0` with the same port is a listener of its own.
+fn share_ports(planned: &mut [(ListenerConfig, ListenerSettings)]) {
+    let in_ipv4 = |address: &Address| match address {
+        Address::Udp { host, port } if host == "::" && *port != 0 => Some(Address::Udp {
+            host: "0.0.0.0".to_owned(),
+            port: *port,
+        }),
+        Address::Tcp { host, port } if host == "::" && *port != 0 => Some(Address::Tcp {
+            host: "0.0.0.0".to_owned(),
+            port: *port,
+        }),
+        _ => None,
+    };
+    let all: Vec<Address> = planned
+        .iter()
+        .map(|(listener, _)| listener.address.clone())
+        .collect();
+    for (listener, _) in planned {
+        listener.sharing.ipv6_only = in_ipv4(&listener.address).is_some_and(|address| all.contains(&address));
+    }
 }
 
 /// Descriptors reserved for the admin address, the outputs with their connections and files, and files that weir reads. Far more than we
@@ -314,4 +337,35 @@ fn share_descriptors(planned: &mut [(ListenerConfig, ListenerSettings)]) {
 
 fn connections_max(descriptors: u64) -> u64 {
     descriptors - DESCRIPTORS_KEPT.min(descriptors / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipv6_leaves_a_port_to_a_listener_for_ipv4() {
+        let only = |addresses: &[&str]| -> Vec<bool> {
+            let listener = |address: &&str| {
+                let address = address.parse().unwrap();
+                (ListenerConfig::new(address), ListenerSettings::default())
+            };
+            let mut planned: Vec<_> = addresses.iter().map(listener).collect();
+            share_ports(&mut planned);
+            planned
+                .iter()
+                .map(|(listener, _)| listener.sharing.ipv6_only)
+                .collect()
+        };
+        assert_eq!(only(&["udp://[::]:1", "udp://0.0.0.0:1"]), [true, false]);
+        assert_eq!(only(&["tcp://0.0.0.0:1", "tcp://[::]:1"]), [false, true]);
+        for others in [
+            ["udp://[::]:1", "udp://0.0.0.0:2"],
+            ["udp://[::]:1", "tcp://0.0.0.0:1"],
+            ["udp://[::]:1", "udp://127.0.0.1:1"],
+            ["udp://[::1]:1", "udp://0.0.0.0:1"],
+        ] {
+            assert_eq!(only(&others), [false, false], "{others:?}");
+        }
+    }
 }

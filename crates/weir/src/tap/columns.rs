@@ -39,13 +39,14 @@ pub struct ColumnTaps {
 struct Readers {
     tails: Vec<TailReader>,
     captures: Vec<Weak<AtomicU64>>,
-    sampler: Option<PacketSampler>,
 }
 
 /// A tail. Its channel ends with the workers, which have the sender.
 struct TailReader {
     room: Arc<Room>,
     sender: Weak<SyncSender<HeldBlock>>,
+    /// It sees about as many bytes as it asked for, as of packets.
+    sampler: PacketSampler,
 }
 
 /// As long as it exists, requests are copied for a tail, or counted for a capture.
@@ -65,12 +66,10 @@ impl ColumnTaps {
         bytes_per_second: u64,
     ) -> ColumnTap {
         let mut readers = self.readers();
-        if readers.tails.is_empty() {
-            readers.sampler = Some(PacketSampler::new(bytes_per_second, Monotonic::now().0));
-        }
         readers.tails.push(TailReader {
             room: room.clone(),
             sender,
+            sampler: PacketSampler::new(bytes_per_second, Monotonic::now().0),
         });
         self.tails.store(readers.tails.len(), Ordering::Release);
         ColumnTap {
@@ -108,22 +107,30 @@ impl ColumnTaps {
         let received = Monotonic::now().0;
         let bytes = bytes.clamp(256, TEXT_MAX);
         let mut readers = self.readers();
+        // Each decides about every request.
+        let wants = readers.tails.iter_mut().filter_map(|tail| {
+            let is_chosen = tail.sampler.wants(bytes, received);
+            is_chosen.then(|| tail.room.clone())
+        });
+        let tails: Vec<Arc<Room>> = wants.collect();
         // It fits into the smallest room beside another one.
-        let room = readers.tails.iter().map(|tail| tail.room.max / 2).min()?;
-        let is_chosen = readers.sampler.as_mut()?.wants(bytes, received);
-        is_chosen.then(|| SeenRequest {
+        let room = tails.iter().map(|room| room.max / 2).min()?;
+        Some(SeenRequest {
             listener,
             received,
             bytes_max: (room as usize).min(TEXT_MAX),
+            chosen_for: ChosenFor(tails),
             ..SeenRequest::default()
         })
     }
 
-    /// Gives a request to all tails. One without room does not get it.
-    pub fn give(&self, request: SeenRequest) {
+    /// Gives a request to the tails that it was chosen for. One without room does not get it.
+    pub fn give(&self, mut request: SeenRequest) {
+        let ChosenFor(tails) = std::mem::take(&mut request.chosen_for);
         let request = Arc::new(request);
         for tail in &self.readers().tails {
-            if let Some(sender) = tail.sender.upgrade() {
+            let is_chosen = tails.iter().any(|room| Arc::ptr_eq(room, &tail.room));
+            if let Some(sender) = tail.sender.upgrade().filter(|_| is_chosen) {
                 tail.room.push_request(&sender, request.clone());
             }
         }
@@ -170,7 +177,12 @@ pub struct SeenRequest {
     pub series: Vec<SeenSeries>,
     /// Memory for them.
     pub bytes_max: usize,
+    pub chosen_for: ChosenFor,
 }
+
+/// The tails that a request is for, by their rooms.
+#[derive(Debug, Default)]
+pub struct ChosenFor(Vec<Arc<Room>>);
 
 /// A series of a request.
 #[derive(Debug)]
@@ -364,6 +376,7 @@ mod tests {
         let mut request = SeenRequest {
             listener: 3,
             bytes_max: TEXT_MAX,
+            chosen_for: ChosenFor(vec![large.clone(), small.clone()]),
             ..SeenRequest::default()
         };
         request.read(&columns(&[1, 1]));
@@ -381,6 +394,35 @@ mod tests {
         assert!(blocks.recv().is_err());
         drop(tails);
         assert!(taps.begin(0, 100).is_none());
+    }
+
+    /// The rate of the first reader once held for all of them.
+    #[test]
+    fn each_tail_has_its_own_share_of_the_requests() {
+        let taps = Arc::new(ColumnTaps::default());
+        let room = || {
+            Arc::new(Room {
+                max: 1 << 20,
+                held: AtomicU64::new(0),
+                of_all: Arc::default(),
+            })
+        };
+        let (rooms, channel) = ([room(), room()], || sync_channel(1 << 12));
+        let channels = [channel(), channel()].map(|(sender, blocks)| (Arc::new(sender), blocks));
+        // The first of them may see almost nothing.
+        let _tails: Vec<ColumnTap> = [1, 1 << 30]
+            .into_iter()
+            .zip(rooms.iter().zip(&channels))
+            .map(|(rate, (room, (sender, _)))| taps.tail(room.clone(), Arc::downgrade(sender), rate))
+            .collect();
+        for _ in 0..1000 {
+            if let Some(request) = taps.begin(0, 1 << 10) {
+                taps.give(request);
+            }
+        }
+        let seen = channels.each_ref().map(|(_, blocks)| blocks.try_iter().count());
+        assert_eq!(seen[1], 1000);
+        assert!(seen[0] < 100, "{seen:?}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub enum MessageOutcome {
     Accepted,
     /// Not a valid message.
     Rejected,
-    /// A rule drops it.
+    /// A rule drops it, or no output takes it, such as for its timestamp.
     Dropped,
     /// Its sender is not allowed, or above its rate.
     Refused,

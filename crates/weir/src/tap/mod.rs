@@ -150,6 +150,7 @@ impl Taps {
 }
 
 /// The memory for copies in transit to one stream.
+#[derive(Debug)]
 struct Room {
     max: u64,
     held: AtomicU64,

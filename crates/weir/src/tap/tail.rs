@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
-use weir_ingest::{TapBlock, TappedPacket};
+use weir_ingest::{SampleDrop, TapBlock, TappedPacket, metric_fault};
 use weir_origin::OriginExplanation;
-use weir_protocol::{ParseOptions, parse_line};
+use weir_protocol::{Message, ParseOptions, parse_line};
 
 use super::columns::{SeenRequest, SeenSeries};
 use super::message::{
@@ -160,7 +160,9 @@ impl Tail {
             let Some(listener) = taps.listeners.get(usize::from(packet.listener)) else {
                 continue;
             };
-            let time = (i128::from(packet.received) + offset) as f64 / 1e9;
+            let unix = i128::from(packet.received) + offset;
+            let time = unix as f64 / 1e9;
+            let seconds = (unix / 1_000_000_000) as i64;
             let bytes = samples_apart(bytes, &listener.reading);
             let mut messages = lines(&bytes, packet.truncated, &listener.reading.parse).peekable();
             let mut first = true;
@@ -168,7 +170,7 @@ impl Tail {
                 let alone = std::mem::replace(&mut first, false) && messages.peek().is_none();
                 self.now.looked_at += 1;
                 if self.request.wanted.wants(&line) && self.chosen() {
-                    let mut seen = self.seen(&taps, packet, &line, alone);
+                    let mut seen = self.seen(&taps, packet, &line, seconds, alone);
                     seen.time = (time * 1e6).round() / 1e6;
                     self.event("message", &seen);
                 }
@@ -281,6 +283,7 @@ impl Tail {
         taps: &Taps,
         packet: &TappedPacket,
         line: &ParsedLine<'_>,
+        now: i64,
         alone: bool,
     ) -> TailMessage {
         let listener = &taps.listeners[usize::from(packet.listener)];
@@ -303,6 +306,11 @@ impl Tail {
         } else if let Some((reason, bad)) = line.bad(&listener.reading.parse) {
             (seen.verdict, seen.reason) = (MessageOutcome::Rejected, because(reason));
             seen.bad = Some(bad);
+        } else if let Ok(Message::Metric(metric)) = &line.parsed
+            && let Some(fault) = metric_fault(metric, now)
+        {
+            // Before the rules: its worker looks for these first.
+            (seen.verdict, seen.reason) = (MessageOutcome::Dropped, because(fault.as_str()));
         } else if let Ok(message) = &line.parsed
             && let Some(rule) = taps.knowledge.dropped(message, &sender, listener)
         {
@@ -310,6 +318,8 @@ impl Tail {
         } else if alone && packet.outcome.limited > 0 {
             // With several messages in a packet, the affected one is unknown.
             (seen.verdict, seen.reason) = (MessageOutcome::Limited, because("context_limit"));
+        } else if alone && packet.outcome.not_queued > 0 {
+            (seen.verdict, seen.reason) = (MessageOutcome::Dropped, because(SampleDrop::QueueFull.as_str()));
         }
         seen
     }

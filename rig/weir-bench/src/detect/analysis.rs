@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use weir_regress::adjust::benjamini_hochberg;
-use weir_regress::calibration::{CalibrationState, calibrate};
+use weir_regress::calibration::calibrate;
 use weir_regress::{Rule, Verdict};
 
 pub const SCHEMA: &str = "weir-bench-report/1";
@@ -57,10 +57,27 @@ pub struct Row {
     pub change: Option<Change>,
     pub baseline: Arm,
     pub comparison: Arm,
-    /// Why there are no numbers.
+    /// Pairs in which the machine was busier than the experiment allows, which the user accepted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub disturbed: usize,
+    /// The second, independent measurement of a regression beside such disturbances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<Confirmation>,
+    /// Nothing shows that both programs accepted the load in every run.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unproven: bool,
+    /// Why there are no numbers, or why they show less than they seem to.
     pub reason: Option<String>,
     /// In the order in which they ran.
     pub values: Vec<PairValues>,
+}
+
+/// Only a regression that it finds too counts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Confirmation {
+    pub verdict: String,
+    pub pairs: usize,
+    pub change: Option<Change>,
 }
 
 /// Percent for ratios, the goal's own unit for differences. Positive means an increase.
@@ -166,8 +183,9 @@ pub fn by_change(a: &Row, b: &Row) -> Ordering {
 
 impl Report {
     fn add_experiment(&mut self, folder: &Path, e: &ExperimentInfo, records: &[PairRecord]) {
-        let (pairs, last_reason) = self.valid_pairs(folder, e, records);
-        self.pairs_done += pairs.len();
+        let (all, last_reason) = self.valid_pairs(folder, e, records);
+        self.pairs_done += all.len();
+        let (second, pairs): (Vec<Pair>, Vec<Pair>) = all.into_iter().partition(|p| p.record.confirms);
         self.incomplete |= pairs.len() < e.pairs_min;
         self.note(e, &pairs);
         let groups: Vec<&[Pair]> = match self.run.row_pairs {
@@ -186,7 +204,7 @@ impl Report {
                 Some(_) => format!("{}#{}", e.name, i + 1),
                 None => e.name.clone(),
             };
-            self.add_group(folder, e, &name, group);
+            self.add_group(folder, e, &name, (group, &second));
         }
         self.add_checks(e, &pairs);
         let digests = pairs.iter().map(|p| p.arms[0].payload_digest.clone());
@@ -255,7 +273,14 @@ impl Report {
         self.notes.extend(counted);
     }
 
-    fn add_group(&mut self, folder: &Path, e: &ExperimentInfo, name: &str, pairs: &[Pair]) {
+    /// `second`: pairs that confirm.
+    fn add_group(
+        &mut self,
+        folder: &Path,
+        e: &ExperimentInfo,
+        name: &str,
+        (pairs, second): (&[Pair], &[Pair]),
+    ) {
         let saturated = is_saturated(e, pairs).then_some(e.goal);
         let headline = if saturated.is_some() {
             Goal::CpuPerMessage
@@ -267,8 +292,20 @@ impl Report {
             confidence: self.run.confidence,
             ..Rule::default()
         };
+        let unproven = unproven(pairs);
+        // A program against itself shows how often chance alone is reported, so nothing is taken back.
+        let judged = self.run.kind != "aa";
+        let disturbed = pairs.iter().filter(|p| p.is_disturbed()).count();
         for goal in Goal::all() {
-            let compared = Comparison::of(e, goal, pairs, &rule).map(|c| c.row(e, name));
+            let compared = Comparison::of(e, goal, pairs, &rule).map(|c| {
+                let mut row = c.row(e, name);
+                row.disturbed = disturbed;
+                if judged {
+                    row.doubt(unproven.as_deref());
+                    row.confirm(Comparison::of(e, goal, second, &rule).map(|c| c.row(e, name)));
+                }
+                row
+            });
             match compared {
                 Some(row) if goal != headline => self.dimensions.push(row),
                 Some(mut row) => {
@@ -313,13 +350,9 @@ impl Report {
 
     /// Checks whether intervals of a program against itself exclude zero as often as expected.
     fn calibrate(&self) -> CalibrationNote {
-        let changes: Vec<(&Row, &Change)> = self
-            .rows
-            .iter()
-            .filter_map(|r| Some((r, r.change.as_ref()?)))
-            .collect();
-        let excluded = changes.iter().filter(|(_, c)| c.excludes_zero()).count();
-        let flagged = changes.iter().filter(|(r, _)| r.is_change()).count();
+        let changes: Vec<&Change> = self.rows.iter().filter_map(|r| r.change.as_ref()).collect();
+        let excluded = changes.iter().filter(|c| c.excludes_zero()).count();
+        let flagged = changes.iter().filter(|c| c.is_large()).count();
         let counts = (changes.len() as u64, excluded as u64, flagged as u64);
         let c = calibrate(counts.0, counts.1, counts.2, self.run.confidence);
         CalibrationNote {
@@ -328,12 +361,7 @@ impl Report {
             flagged: c.flagged,
             low: c.low,
             high: c.high,
-            state: match c.state {
-                CalibrationState::Accepted => "accepted",
-                CalibrationState::TooWide => "too-wide",
-                CalibrationState::Failed => "failed",
-            }
-            .to_owned(),
+            state: c.state.name().to_owned(),
             created_unix: self.run.created_unix,
         }
     }
@@ -343,12 +371,58 @@ impl Change {
     pub fn excludes_zero(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
+
+    /// Both criteria of a change, whatever else is known about the row.
+    pub fn is_large(&self) -> bool {
+        self.delta.abs() >= self.threshold && self.excludes_zero()
+    }
+}
+
+fn is_false(word: &bool) -> bool {
+    !word
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Row {
     /// Large enough, and significantly different from zero.
     pub fn is_change(&self) -> bool {
         ["regression", "improvement", "changed"].contains(&self.verdict.as_str())
+    }
+
+    /// Takes back what these runs cannot show: without proof that the load was accepted, less work is no improvement.
+    fn doubt(&mut self, why: Option<&str>) {
+        let Some(why) = why else { return };
+        self.unproven = true;
+        self.reason.get_or_insert(why.to_owned());
+        if ["improvement", "changed"].contains(&self.verdict.as_str()) {
+            UNPROVEN.clone_into(&mut self.verdict);
+            "unknown".clone_into(&mut self.perf);
+        }
+    }
+
+    /// A regression beside accepted disturbances counts if a second measurement finds it too.
+    fn confirm(&mut self, second: Option<Row>) {
+        if self.disturbed == 0 || self.verdict != Verdict::Regression.name() {
+            return;
+        }
+        self.confirmation = second.map(|row| Confirmation {
+            verdict: row.verdict,
+            pairs: row.pairs,
+            change: row.change,
+        });
+        let is_confirmed = |c: &Confirmation| c.verdict == Verdict::Regression.name();
+        if !self.confirmation.as_ref().is_some_and(is_confirmed) {
+            UNCONFIRMED.clone_into(&mut self.verdict);
+            "unknown".clone_into(&mut self.perf);
+        }
+    }
+
+    /// The experiment, without the number of one of several rows.
+    pub fn name(&self) -> &str {
+        self.experiment.split('#').next().unwrap_or_default()
     }
 
     fn empty(e: &ExperimentInfo, goal: Goal, verdict: &str, reason: &str) -> Row {
@@ -365,6 +439,9 @@ impl Row {
             change: None,
             baseline: Arm::default(),
             comparison: Arm::default(),
+            disturbed: 0,
+            confirmation: None,
+            unproven: false,
             reason: Some(reason.to_owned()),
             values: Vec::new(),
         }
@@ -376,6 +453,10 @@ impl Pair {
     fn apart(&self) -> f64 {
         let [b, c] = [&self.arms[0], &self.arms[1]].map(|m| m.books.sent);
         (b - c).abs() / b.max(c).max(1.0)
+    }
+
+    fn is_disturbed(&self) -> bool {
+        self.arms.iter().any(|m| !m.accepted.is_empty())
     }
 
     fn got_other_bytes(&self) -> bool {
@@ -400,6 +481,19 @@ fn general(reason: &str) -> String {
         }
     }
     out
+}
+
+/// The verdict of a change that is no evidence, because a program may not have accepted the load.
+pub const UNPROVEN: &str = "unproven";
+
+/// The verdict of a regression beside accepted disturbances that was not found a second time.
+pub const UNCONFIRMED: &str = "unconfirmed";
+
+/// Why nothing shows that both programs accepted the load: the first reason.
+fn unproven(pairs: &[Pair]) -> Option<String> {
+    let runs = pairs.iter().flat_map(|p| ARMS.iter().zip(&p.arms));
+    let mut reasons = runs.filter_map(|(arm, m)| m.unproven.as_ref().map(|why| format!("{arm}: {why}")));
+    reasons.next()
 }
 
 /// From this relative difference of received messages on, a report mentions it.
@@ -458,7 +552,8 @@ pub fn exit_code(report: &Report, strict: bool, fail_inconclusive: bool) -> u8 {
     }
     let regressed = report.rows.iter().filter(judged).any(|r| {
         let sure = !strict || r.change.as_ref().is_some_and(|c| c.q < 0.1);
-        (r.verdict == "regression" && sure) || r.surely_newly_erratic
+        // A busy machine makes runs vary, whatever the program.
+        (r.verdict == "regression" && sure) || (r.surely_newly_erratic && r.disturbed == 0)
     });
     if regressed && report.run.kind != "aa" {
         return 1;
@@ -467,7 +562,7 @@ pub fn exit_code(report: &Report, strict: bool, fail_inconclusive: bool) -> u8 {
         .rows
         .iter()
         .filter(judged)
-        .any(|r| r.verdict == "inconclusive" || r.verdict == "erratic");
+        .any(|r| ["inconclusive", "erratic", UNPROVEN, UNCONFIRMED].contains(&r.verdict.as_str()));
     if fail_inconclusive && undecided { 6 } else { 0 }
 }
 

@@ -3,6 +3,7 @@
 //! For targets without an output. Otherwise a sink counts the delivered messages.
 
 use super::replicate::Problem;
+use super::telemetry;
 use serde_json::{Value, json};
 use std::fs;
 use std::io;
@@ -14,6 +15,8 @@ use weir_rig_base::http;
 /// A few queries cost nothing compared with seconds of load.
 const PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A counter that does not rise for this long has seen all that arrived.
+const STANDSTILL: Duration = Duration::from_secs(2);
 
 /// Polls weir's status until all packets of the load are counted, then writes the sink's report.
 pub fn fetch(
@@ -34,6 +37,34 @@ pub fn fetch(
         if Instant::now() > deadline {
             let what = format!("{} packets sent, {received} received", totals["packets"]);
             return Err(Problem::Invalid(what));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Reads counters of the target until they reach the number of sent messages, or rise no more, then writes the sink's report. A target that
+/// has taken everything from its socket may still have it in a queue of its own.
+pub fn count(
+    (url, names): (&str, &[String]),
+    manifest: &Path,
+    report: &Path,
+    mut watch: impl FnMut() -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    let sent = totals(manifest)?["messages"].as_f64().unwrap_or(0.0);
+    let deadline = Instant::now() + PATIENCE;
+    let (mut last, mut risen) = (0.0, Instant::now());
+    loop {
+        watch()?;
+        let seen = telemetry::count(url, names, Duration::from_secs(10));
+        let seen = seen.map_err(|e| Problem::Invalid(format!("{url}: {e}")))?;
+        // A counter with labels appears with its first message.
+        let seen = seen.unwrap_or(0.0);
+        if seen > last {
+            (last, risen) = (seen, Instant::now());
+        }
+        if seen >= sent || risen.elapsed() > STANDSTILL || Instant::now() > deadline {
+            let report_of = json!({"delivered_messages": seen, "counters": names});
+            return Ok(fs::write(report, report_of.to_string())?);
         }
         thread::sleep(PAUSE);
     }
@@ -101,6 +132,53 @@ mod tests {
             assert_eq!(mismatches(parsed, accepted, aggregated), 1);
         }
         assert_eq!(of_status(&json!({}), &json!({}))["mismatches"], 3);
+    }
+
+    /// Answers every request with the next of these bodies, the last one again and again.
+    fn answers(bodies: &'static [&'static str]) -> String {
+        use std::io::{Read, Write};
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/metrics", server.local_addr().unwrap());
+        thread::spawn(move || {
+            for (i, stream) in server.incoming().flatten().enumerate() {
+                let (mut stream, body) = (stream, bodies[i.min(bodies.len() - 1)]);
+                let _ = stream.read(&mut [0; 4096]);
+                let size = body.len();
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n{body}"
+                );
+            }
+        });
+        url
+    }
+
+    #[test]
+    fn a_targets_counters_are_read_until_they_have_counted_the_load_or_stand_still() {
+        let delivered = |bodies, names: &[&str]| {
+            let dir = tempfile::tempdir().unwrap();
+            let (manifest, report) = (dir.path().join("manifest.json"), dir.path().join("sink.json"));
+            fs::write(&manifest, r#"{"totals": {"messages": 30}}"#).unwrap();
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            assert!(count((&answers(bodies), &names), &manifest, &report, || Ok(())).is_ok());
+            let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+            report["delivered_messages"].as_f64().unwrap()
+        };
+        let late = &[
+            "",
+            "taken{kind=\"a\"} 10\n",
+            "taken{kind=\"a\"} 10\ntaken{kind=\"b\"} 15\nother 5\n",
+        ];
+        assert_eq!(delivered(late, &["taken", "other"]), 30.0);
+        assert_eq!(
+            delivered(&["{\"in_msgs\": 30, \"x\": {\"y\": 1}}"], &["in_msgs"]),
+            30.0
+        );
+        assert_eq!(
+            delivered(&["taken 0\n"], &["taken"]),
+            0.0,
+            "it refuses everything"
+        );
     }
 
     #[test]

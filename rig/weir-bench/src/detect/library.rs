@@ -2,7 +2,7 @@
 
 use super::experiment::{Experiment, Layer, SinkLayer, TargetLayer};
 use super::layer::{self, ConfigError, Layered, List, Patch, Result, Slot, layer, suggestion};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A case after inheritance and matrix expansion, before any target.
@@ -107,33 +107,35 @@ const THOROUGH: &str = "thorough";
 /// Default directories of a library, without `--library`.
 const USUAL: &str = "experiments";
 
-/// A folder of experiments, or the one in the program.
+/// The files of a folder of experiments, or of the one in the program.
 #[derive(Debug)]
-pub struct Library {
-    /// As messages name it.
-    pub name: String,
+struct Files {
+    name: String,
     root: Option<PathBuf>,
     /// By path in the folder.
     texts: BTreeMap<String, String>,
 }
 
-impl Library {
-    /// The folder that was asked for; else the usual one if it is one, as in a checkout; else what is in the program.
-    pub fn open(folder: Option<&Path>) -> Result<Self> {
-        match folder {
-            Some(folder) => Self::read(folder),
-            None if Path::new(USUAL).join("cases").is_dir() => Self::read(Path::new(USUAL)),
-            None => Ok(Self::built_in()),
-        }
-    }
+/// One folder, or two: a file of the second replaces the file of the first with the same path; their targets are merged.
+#[derive(Debug)]
+pub struct Library {
+    /// As messages name it.
+    pub name: String,
+    folders: Vec<Files>,
+}
 
-    fn built_in() -> Self {
-        let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
-        Self {
-            name: "the library in weir-bench".to_owned(),
-            root: None,
-            texts: BUILT_IN.iter().map(owned).collect(),
+impl Library {
+    /// Only the folder that was asked for; else what is in the program, and the usual folder if it has experiments or targets.
+    pub fn open(folder: Option<&Path>) -> Result<Self> {
+        if let Some(folder) = folder {
+            return Self::read(folder);
         }
+        let usual = Path::new(USUAL);
+        let mut folders = vec![Files::built_in()];
+        if usual.join("cases").is_dir() || usual.join("targets.yaml").is_file() {
+            folders.push(Files::read(usual)?);
+        }
+        Ok(Self::of(folders))
     }
 
     fn read(root: &Path) -> Result<Self> {
@@ -144,11 +146,70 @@ impl Library {
                 root.display()
             )));
         }
+        Ok(Self::of(vec![Files::read(root)?]))
+    }
+
+    fn of(folders: Vec<Files>) -> Self {
+        let names: Vec<&str> = folders.iter().map(|files| files.name.as_str()).collect();
+        Self {
+            name: names.join(" and "),
+            folders,
+        }
+    }
+
+    /// A file of the library, by its path in it.
+    fn source(&self, path: &str) -> Option<TemplateFile> {
+        self.folders.iter().rev().find_map(|files| files.source(path))
+    }
+
+    /// Replacements of the star in the paths of files, in order.
+    fn names<'a>(&'a self, head: &'a str, tail: &'a str) -> impl Iterator<Item = &'a str> {
+        let paths = self.folders.iter().flat_map(|files| files.texts.keys());
+        let names = paths.filter_map(move |path| path.strip_prefix(head)?.strip_suffix(tail));
+        names.collect::<BTreeSet<&str>>().into_iter()
+    }
+
+    /// Every `targets.yaml` and its name in messages; entries of later ones replace those of the same name.
+    pub fn targets(&self) -> impl Iterator<Item = (String, String)> {
+        let sources = self
+            .folders
+            .iter()
+            .filter_map(|files| files.source("targets.yaml"));
+        sources.map(|source| (source.file, source.text))
+    }
+
+    /// Files beside a case that are copied into the work directory.
+    fn files_of(&self, case: &str) -> Option<PathBuf> {
+        let definition = format!("cases/{case}/experiment.yaml");
+        let folder = self
+            .folders
+            .iter()
+            .rev()
+            .find(|files| files.texts.contains_key(&definition))?;
+        let path = folder.root.as_ref()?.join("cases").join(case).join("target");
+        path.is_dir().then_some(path)
+    }
+}
+
+impl Files {
+    fn built_in() -> Self {
+        let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        Self {
+            name: "the library in weir-bench".to_owned(),
+            root: None,
+            texts: BUILT_IN.iter().map(owned).collect(),
+        }
+    }
+
+    fn read(root: &Path) -> Result<Self> {
         let mut files = yaml_files(root)?;
         for folder in ["templates", "suites", "presets"] {
             files.extend(yaml_files(&root.join(folder))?);
         }
-        let cases = paths(&root.join("cases"), |path| path.is_dir())?;
+        let cases = match root.join("cases") {
+            folder if folder.is_dir() => paths(&folder, |path| path.is_dir())?,
+            _ => Vec::new(),
+        };
         files.extend(cases.iter().map(|folder| folder.join("experiment.yaml")));
         let read = |file: &PathBuf| {
             let name = file.strip_prefix(root).unwrap_or(file);
@@ -161,7 +222,6 @@ impl Library {
         })
     }
 
-    /// A file of the library, by its path in it.
     fn source(&self, path: &str) -> Option<TemplateFile> {
         let text = self.texts.get(path)?.clone();
         let file = match &self.root {
@@ -170,19 +230,9 @@ impl Library {
         };
         Some(TemplateFile { file, text })
     }
+}
 
-    /// Replacements of the star in the paths of files, in order.
-    fn names<'a>(&'a self, head: &'a str, tail: &'a str) -> impl Iterator<Item = &'a str> {
-        let paths = self.texts.keys();
-        paths.filter_map(move |path| path.strip_prefix(head)?.strip_suffix(tail))
-    }
-
-    /// `targets.yaml` and its name in messages.
-    pub fn targets(&self) -> Option<(String, String)> {
-        let source = self.source("targets.yaml")?;
-        Some((source.file, source.text))
-    }
-
+impl Library {
     /// Every case, matrices expanded, sorted by name.
     pub fn cases(&self) -> Result<Vec<Case>> {
         let mut cases = Vec::new();
@@ -260,11 +310,7 @@ impl Library {
 
     fn expand(&self, folder_name: &str, source: &TemplateFile) -> Result<Vec<Case>> {
         let raw = source.layer(&[])?;
-        let files = self
-            .root
-            .as_ref()
-            .map(|root| root.join("cases").join(folder_name).join("target"));
-        let files = files.filter(|path| path.is_dir());
+        let files = self.files_of(folder_name);
         let case = |choice: &[(&str, &str)]| -> Result<Case> {
             let mut layer = match self.source("defaults.yaml") {
                 Some(defaults) => defaults.layer(choice)?,
@@ -385,13 +431,45 @@ mod tests {
     #[test]
     fn the_library_in_the_program_is_that_of_the_checkout() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments"));
-        let (built_in, read) = (Library::built_in(), Library::read(folder).unwrap());
-        assert_eq!(built_in.texts, read.texts);
+        let built_in = Library::of(vec![Files::built_in()]);
+        let read = Library::read(folder).unwrap();
+        assert_eq!(built_in.folders[0].texts, read.folders[0].texts);
         let names = |library: &Library| {
             let cases = library.cases().unwrap().into_iter();
             cases.map(|case| case.name).collect::<Vec<_>>()
         };
         assert_eq!(names(&built_in), names(&read));
+    }
+
+    #[test]
+    fn a_local_folder_extends_the_library_in_the_program() {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [
+            ("cases/own/experiment.yaml", "extends: practice\n"),
+            ("cases/own/target/file", ""),
+            (
+                "cases/practice/experiment.yaml",
+                "extends: practice\ndescription: mine\n",
+            ),
+            ("targets.yaml", "targets: {own: {find: [own]}}\n"),
+        ] {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let library = Library::of(vec![Files::built_in(), Files::read(dir.path()).unwrap()]);
+        let case = |name: &str| library.select(&[name.to_owned()]).unwrap().remove(0);
+        assert_eq!(case("own").layer.description.text(), None);
+        assert_eq!(case("own").files, Some(dir.path().join("cases/own/target")));
+        assert_eq!(case("practice").layer.description.text().as_deref(), Some("mine"));
+        assert_eq!(case("idle").files, None);
+        assert!(library.preset("quick").is_ok() && library.suite("dsd").is_ok());
+        assert_eq!(library.targets().count(), 2);
+        assert!(
+            library.name.starts_with("the library in weir-bench and /"),
+            "{}",
+            library.name
+        );
     }
 
     fn library(files: &[(&str, &str)]) -> (tempfile::TempDir, Library) {

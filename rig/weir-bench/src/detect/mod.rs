@@ -14,6 +14,7 @@ mod goal;
 mod history;
 mod layer;
 mod library;
+mod micro;
 mod observe;
 mod ports;
 mod practice;

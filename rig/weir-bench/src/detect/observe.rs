@@ -36,6 +36,7 @@ pub struct Observation {
 #[derive(Debug)]
 enum Message {
     Watch(&'static str, i32),
+    Read(Sender<()>),
     Stop,
 }
 
@@ -75,6 +76,10 @@ impl Observer {
                 loop {
                     match from.recv_timeout(next.saturating_duration_since(Instant::now())) {
                         Ok(Message::Watch(src, pid)) => state.watched.push(Watched { src, pid, last: 0 }),
+                        Ok(Message::Read(done)) => {
+                            state.read();
+                            let _ = done.send(());
+                        }
                         Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => {
                             state.tick();
                             return state.end();
@@ -90,6 +95,14 @@ impl Observer {
     /// Also observes this process, as `generator` or `sink`.
     pub fn watch(&self, src: &'static str, pid: i32) {
         let _ = self.to.send(Message::Watch(src, pid));
+    }
+
+    /// Takes a reading now, without asking the target for its metrics, and returns when it is taken.
+    pub fn read_now(&self) {
+        let (done, taken) = mpsc::channel();
+        if self.to.send(Message::Read(done)).is_ok() {
+            let _ = taken.recv();
+        }
     }
 
     /// Takes a last reading and returns everything.
@@ -162,6 +175,16 @@ impl State {
     }
 
     fn tick(&mut self) {
+        let (t, is_alive) = self.read();
+        if is_alive {
+            self.scrape(t);
+        }
+        let own = clock::thread_cpu_ns();
+        self.put(t, "observer", "cpu_ns", true, own as f64);
+    }
+
+    /// Reads the kernel's counters; returns the time, and whether the target lives.
+    fn read(&mut self) -> (u64, bool) {
         let all = procfs::all_processes();
         let members = procfs::tree(self.target, &all);
         let alive: Vec<&procfs::Stat> = members.iter().filter(|p| !p.zombie).collect();
@@ -188,7 +211,7 @@ impl State {
         if smaps {
             self.smaps_due = t + self.plan.smaps_period.as_nanos() as u64;
         }
-        let udp = udp::rows();
+        let (udp, tcp) = (udp::rows(), udp::tcp_queues());
         for p in &alive {
             let totals = self.processes.entry(p.pid).or_default();
             if let Some((voluntary, involuntary, delay)) = procfs::threads(p.pid) {
@@ -215,6 +238,8 @@ impl State {
                     gauges.udp_queue += row.rx_queue;
                     self.drops.insert(row.inode, row.drops);
                 }
+                let connections = tcp.iter().filter(|(inode, _)| inodes.contains(inode));
+                gauges.tcp_queue += connections.map(|(_, bytes)| bytes).sum::<u64>();
             }
         }
         self.hwm = self.hwm.max(gauges.hwm).max(gauges.rss);
@@ -229,11 +254,7 @@ impl State {
                 process::kill(p.pid, libc::SIGKILL);
             }
         }
-        if !alive.is_empty() {
-            self.scrape(t);
-        }
-        let own = clock::thread_cpu_ns();
-        self.put(t, "observer", "cpu_ns", true, own as f64);
+        (t, !alive.is_empty())
     }
 
     fn record(&mut self, t: u64, g: &Gauges) {
@@ -261,6 +282,7 @@ impl State {
                 ("hwm_bytes", self.hwm),
                 ("fds", g.fds),
                 ("udp_rx_queue_bytes", g.udp_queue),
+                ("tcp_rx_queue_bytes", g.tcp_queue),
             ];
             for (name, v) in gauges {
                 self.put(t, "target", name, false, v as f64);
@@ -370,4 +392,5 @@ struct Gauges {
     dirty: u64,
     fds: u64,
     udp_queue: u64,
+    tcp_queue: u64,
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use weir_rig_base::{clock, cpu};
+use std::thread;
+use std::time::Duration;
+use weir_rig_base::{clock, cpu, udp};
 
 /// One process as `/proc/<pid>/stat` shows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -85,6 +87,40 @@ pub fn foreign_ticks(all: &[Stat], ours: &BTreeSet<i32>) -> Option<u64> {
     )
 }
 
+/// The three programs besides this one and its children that use the most CPU, with their shares of a core. Takes `time`.
+pub fn busiest(time: Duration) -> Vec<(String, f64)> {
+    let before = all_processes();
+    thread::sleep(time);
+    let after = all_processes();
+    let ours = tree(std::process::id() as i32, &after)
+        .iter()
+        .map(|p| p.pid)
+        .collect();
+    let ticks = clock::ticks_per_second() as f64 * time.as_secs_f64();
+    let name = |pid: i32| {
+        Some(
+            fs::read_to_string(format!("/proc/{pid}/comm"))
+                .ok()?
+                .trim()
+                .to_owned(),
+        )
+    };
+    let most = most_ticks(&before, &after, &ours).into_iter().take(3);
+    most.filter_map(|(pid, used)| Some((name(pid)?, used as f64 / ticks)))
+        .collect()
+}
+
+/// Processes that used time between two readings, in ticks, most first.
+fn most_ticks(before: &[Stat], after: &[Stat], ours: &BTreeSet<i32>) -> Vec<(i32, u64)> {
+    let ticks = |p: &Stat| (p.pid, p.user_ticks + p.system_ticks);
+    let earlier: BTreeMap<i32, u64> = before.iter().map(ticks).collect();
+    let others = after.iter().filter(|p| !ours.contains(&p.pid)).map(ticks);
+    let used = others.filter_map(|(pid, now)| Some((pid, now.saturating_sub(*earlier.get(&pid)?))));
+    let mut used: Vec<(i32, u64)> = used.filter(|(_, ticks)| *ticks > 0).collect();
+    used.sort_by_key(|(_, ticks)| std::cmp::Reverse(*ticks));
+    used
+}
+
 /// `Key:   123 kB` lines.
 pub fn parse_fields(text: &str) -> BTreeMap<&str, u64> {
     text.lines()
@@ -165,6 +201,19 @@ pub fn descriptors(pid: i32) -> Option<(u64, Vec<u64>)> {
         }
     }
     Some((count, inodes))
+}
+
+/// Bytes in the receive queues of these sockets, over UDP and over TCP. Unix sockets need none: they hold a few datagrams, then the sender
+/// waits.
+pub fn receive_queues(inodes: &[u64]) -> [u64; 2] {
+    let over_udp = udp::rows()
+        .into_iter()
+        .map(|row| (row.inode, row.rx_queue))
+        .collect();
+    [over_udp, udp::tcp_queues()].map(|queues: Vec<(u64, u64)>| {
+        let mine = queues.into_iter().filter(|(inode, _)| inodes.contains(inode));
+        mine.map(|(_, bytes)| bytes).sum()
+    })
 }
 
 /// Busy and stolen time of the whole machine, in nanoseconds of one core, from an arbitrary start.
@@ -278,6 +327,24 @@ pub fn describe_host() -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_busiest_are_others_that_used_time_since() {
+        let read = |ticks: &[(i32, u64)]| -> Vec<Stat> {
+            let stat = |(pid, user_ticks): &(i32, u64)| Stat {
+                pid: *pid,
+                user_ticks: *user_ticks,
+                ..Stat::default()
+            };
+            ticks.iter().map(stat).collect()
+        };
+        let before = read(&[(1, 500), (2, 0), (3, 7), (4, 0)]);
+        let after = read(&[(1, 510), (2, 90), (3, 7), (4, 30), (5, 99)]);
+        assert_eq!(
+            most_ticks(&before, &after, &BTreeSet::from([2])),
+            [(4, 30), (1, 10)]
+        );
+    }
 
     #[test]
     fn names_with_brackets_do_not_shift_fields() {

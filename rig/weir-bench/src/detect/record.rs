@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use weir_regress::Direction;
+use weir_regress::calibration::{CalibrationState, ROWS_MIN};
 
 pub const RUN_VERSION: u32 = 1;
 
@@ -119,6 +120,11 @@ pub struct ExperimentInfo {
 }
 
 impl ExperimentInfo {
+    /// Pairs of a confirmation: as many as the row had that it confirms.
+    pub fn confirming_pairs(&self, rows: Option<usize>) -> usize {
+        self.pairs_min / rows.unwrap_or(1)
+    }
+
     /// Better direction of a goal: an experiment may set it for its own goals.
     pub fn direction_of(&self, goal: Goal) -> Direction {
         match self.better.as_str() {
@@ -163,6 +169,9 @@ impl ArmRules {
 pub struct PairRecord {
     pub experiment: String,
     pub pair: usize,
+    /// It belongs to the second, independent measurement of a regression.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirms: bool,
     pub attempt: usize,
     /// `BC` or `CB`.
     pub order: String,
@@ -186,15 +195,25 @@ pub struct CalibrationNote {
     pub flagged: u64,
     pub low: u64,
     pub high: u64,
-    /// `accepted`, `too-wide` or `failed`.
+    /// The name of a `CalibrationState`.
     pub state: String,
     pub created_unix: u64,
 }
 
 impl CalibrationNote {
+    /// Whether reports may rely on it. Earlier versions accepted any number of rows, so the stored word alone does not decide.
+    pub fn is_usable(&self) -> bool {
+        let sound = [CalibrationState::Accepted, CalibrationState::TooWide].map(CalibrationState::name);
+        self.rows >= ROWS_MIN && sound.contains(&self.state.as_str())
+    }
+
     pub fn sentence(&self) -> String {
+        let least = match self.rows < ROWS_MIN {
+            true => format!(" ({ROWS_MIN} are needed)"),
+            false => String::new(),
+        };
         format!(
-            "A/A: {} of {} intervals exclude zero, expected {:.0} (accepted {} to {}), {} flagged: {}",
+            "A/A: {} of {} intervals exclude zero, expected {:.0} (accepted {} to {}), {} flagged: {}{least}",
             self.excluded,
             self.rows,
             self.rows as f64 * 0.1,
@@ -258,8 +277,6 @@ pub fn replicate_folder(run: &Path, experiment: &str, arm: &str, number: usize) 
 
 /// The measurements of both arms of a pair, baseline first.
 pub fn measure_pair(run: &Path, e: &ExperimentInfo, pair: &PairRecord) -> [Measured; 2] {
-    [0, 1].map(|arm| {
-        let folder = replicate_folder(run, &e.name, ARMS[arm], pair.replicate(arm));
-        values::measure(&folder, e.rules.of(arm))
-    })
+    let folders = [0, 1].map(|arm| replicate_folder(run, &e.name, ARMS[arm], pair.replicate(arm)));
+    values::measure_arms(&folders, [e.rules.of(0), e.rules.of(1)])
 }

@@ -72,6 +72,9 @@ pub const TARGET_LINES: &str = "target-lines";
 /// The target's own books, queried while it runs.
 pub const TARGET_BOOKS: &str = "target-books";
 
+/// Counters of the target's own exposition, read until the load is counted: `listen` is its URL, `args` are the names.
+pub const TARGET_COUNTER: &str = "target-counter";
+
 /// The same, printed as its last line.
 pub const TARGET_RESULT: &str = "target-result";
 
@@ -110,7 +113,7 @@ pub fn sink_report(
 ) -> io::Result<()> {
     let out = match sink.kind.as_str() {
         // These have written their own reports.
-        "command" | TARGET_BOOKS => return Ok(()),
+        "command" | TARGET_BOOKS | TARGET_COUNTER => return Ok(()),
         TARGET_RESULT => books::of_result(stdout, manifest)?,
         TARGET_LINES => {
             let (lines, bytes) = count_lines(stdout)?;

@@ -43,11 +43,14 @@ pub struct Targets {
     definitions: Vec<Definition>,
 }
 
+/// In place of a target's name: the case has its own `target.command`.
+const NONE: &str = "none";
+
 impl Targets {
     /// Targets of the library and of a user's file, whose entries replace those of the same name.
     pub fn of(library: &Library, file: Option<&Path>) -> Result<Self> {
         let mut targets = Self::default();
-        if let Some((name, text)) = library.targets() {
+        for (name, text) in library.targets() {
             targets.add(&text, &name)?;
         }
         if let Some(file) = file {
@@ -70,6 +73,14 @@ impl Targets {
 
     pub fn all(&self) -> &[Definition] {
         &self.definitions
+    }
+
+    /// The entry that starts plain binaries; none for a case with a command of its own.
+    pub fn like(&self, name: &str) -> Result<Option<&Definition>> {
+        match name {
+            NONE => Ok(None),
+            name => self.get(name).map(Some),
+        }
     }
 
     pub fn get(&self, name: &str) -> Result<&Definition> {
@@ -176,10 +187,9 @@ pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<Ar
         ))
     })?;
     let plain = || -> Result<Option<&Definition>> {
-        if targets.all().is_empty() || like == "none" {
-            Ok(None)
-        } else {
-            targets.get(like).map(Some)
+        match targets.all().is_empty() {
+            true => Ok(None),
+            false => targets.like(like),
         }
     };
     let (definition, bin, commit, dirty) = match kind {

@@ -14,10 +14,24 @@ pub type Scrape = Vec<(String, f64)>;
 /// Scrapes once, with the target's own names; [`canonical`] adds the canonical ones.
 pub fn scrape(t: &Telemetry, timeout: Duration) -> io::Result<Scrape> {
     match t.kind {
-        TelemetryKind::Prometheus => Ok(samples(&body(&t.address, timeout)?)),
-        TelemetryKind::Expvar => expvar(&body(&t.address, timeout)?),
+        TelemetryKind::Prometheus => Ok(samples(&body(&t.address, timeout)?).take(SERIES_MAX).collect()),
+        TelemetryKind::Expvar => {
+            let mut all = expvar(&body(&t.address, timeout)?)?;
+            all.truncate(SERIES_MAX);
+            Ok(all)
+        }
         TelemetryKind::StatsdAdmin => admin(&t.address, timeout),
     }
+}
+
+/// The sum of the counters with these names, in an exposition or a JSON object; `None` without any of them.
+pub fn count(url: &str, names: &[String], timeout: Duration) -> io::Result<Option<f64>> {
+    let body = body(url, timeout)?;
+    let all = match expvar(&body) {
+        Ok(all) => all,
+        Err(_) => samples(&body).collect(),
+    };
+    Ok(sum(names.iter().map(String::as_str), &all))
 }
 
 fn body(url: &str, timeout: Duration) -> io::Result<String> {
@@ -33,15 +47,14 @@ fn body(url: &str, timeout: Duration) -> io::Result<String> {
 pub fn canonical(t: &Telemetry, scrape: &Scrape) -> Scrape {
     t.map
         .iter()
-        .filter_map(|(name, sources)| {
-            let values: Vec<f64> = sources
-                .split('+')
-                .map(str::trim)
-                .flat_map(|s| scrape.iter().filter(move |(n, _)| matches(s, n)).map(|(_, v)| *v))
-                .collect();
-            (!values.is_empty()).then(|| (name.clone(), values.iter().sum()))
-        })
+        .filter_map(|(name, sources)| Some((name.clone(), sum(sources.split('+').map(str::trim), scrape)?)))
         .collect()
+}
+
+fn sum<'a>(patterns: impl Iterator<Item = &'a str>, scrape: &Scrape) -> Option<f64> {
+    let of = |pattern: &'a str| scrape.iter().filter(move |(name, _)| matches(pattern, name));
+    let values: Vec<f64> = patterns.flat_map(of).map(|(_, v)| *v).collect();
+    (!values.is_empty()).then(|| values.iter().sum())
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
@@ -53,7 +66,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// The valid lines of an exposition.
-fn samples(text: &str) -> Scrape {
+fn samples(text: &str) -> impl Iterator<Item = (String, f64)> + '_ {
     text.lines()
         .filter_map(|line| match prometheus::line(line) {
             Ok(prometheus::Line::Sample(sample)) => Some((sample.series.to_owned(), sample.value)),
@@ -61,15 +74,12 @@ fn samples(text: &str) -> Scrape {
         })
         // Buckets multiply the series and add nothing to the counters.
         .filter(|(name, value)| value.is_finite() && !name.contains("_bucket{"))
-        .take(SERIES_MAX)
-        .collect()
 }
 
 fn expvar(text: &str) -> io::Result<Scrape> {
     let value: serde_json::Value = serde_json::from_str(text).map_err(io::Error::other)?;
     let mut out = Vec::new();
     flatten("", &value, &mut out);
-    out.truncate(SERIES_MAX);
     Ok(out)
 }
 
@@ -124,7 +134,7 @@ mod tests {
     #[test]
     fn exposition_text() {
         let text = "# HELP a b\n# TYPE a counter\na{x=\"1 2}\",y=\"z\"} 5 1700000000\nb 1e3\nc_bucket{le=\"1\"} 4\nd NaN\nbroken\n";
-        let got = samples(text);
+        let got: Scrape = samples(text).collect();
         assert_eq!(
             got,
             [

@@ -1,16 +1,11 @@
 //! `weir-bench floor`: the minimum work of a receiver, so that anyone can reproduce the "ratio to the limit".
 
-mod encode;
-mod memory;
-mod pass;
 mod receive;
 mod sys;
 
 use crate::common::check_cpus;
 use crate::failure::Failure;
-use pass::Depth;
 use receive::Receive;
-use std::path::PathBuf;
 use std::time::Duration;
 use weir_rig_base::address::{Address, parse_resolved};
 use weir_rig_base::{cpu, signal};
@@ -23,21 +18,12 @@ use weir_units::parse_duration;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// udp://host:port, unixgram:///path, tcp://host:port or unix:///path; port 0 picks a free one.
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        value_parser = parse_resolved,
-        required_unless_present = "memory",
-        conflicts_with = "memory"
-    )]
-    pub listen: Option<Address>,
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_resolved)]
+    pub listen: Address,
     /// Method of receiving packets.
     #[arg(long, value_enum, default_value = "r2")]
     pub receive: Receive,
-    /// Work on the bytes of each packet.
-    #[arg(long, value_enum, default_value = "l0")]
-    pub pass: Depth,
-    /// Datagrams per system call and slots of the ring (r2 to r5; r5 rounds up to a power of two).
+    /// Datagrams per system call and slots of the ring (r2 and r3).
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub batch: u16,
     /// Receive buffer to request for UDP and TCP sockets, in bytes.
@@ -52,10 +38,6 @@ pub struct Args {
     /// End after this much silence after the first packet; 0s: never.
     #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "2s")]
     pub until_idle: Duration,
-    /// Without sockets: process the messages of this file (newline-separated) repeatedly from memory and print
-    /// one line each for L0, L1, L3 and W0.
-    #[arg(long, value_name = "FILE")]
-    pub memory: Option<PathBuf>,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -65,11 +47,5 @@ pub fn run(args: Args) -> Result<(), Failure> {
         check_cpus(&[cpu])?;
         cpu::pin(&[cpu]).map_err(|error| Failure::Runtime(format!("--cpu {cpu}: {error}")))?;
     }
-    match (&args.memory, &args.listen) {
-        (Some(file), _) => memory::run(file, &args),
-        (None, Some(address)) => receive::run(address, &args),
-        (None, None) => Err(Failure::Usage(
-            "floor needs --listen ADDRESS or --memory FILE".into(),
-        )),
-    }
+    receive::run(&args.listen, &args)
 }

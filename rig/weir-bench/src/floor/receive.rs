@@ -1,14 +1,13 @@
 //! The receive variants, and their total cost.
 
 use super::Args;
-use super::pass::{Depth, Pass};
-use super::sys::{self, ReceiveBatch, Uring};
+use super::sys::{self, ReceiveBatch};
 use crate::common::print_line;
 use crate::failure::Failure;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -24,10 +23,6 @@ pub enum Receive {
     R2,
     /// r2, with the kernel's drop counter for every datagram and the sender's credentials on Unix sockets.
     R3,
-    /// r2 on UDP with GRO: the kernel merges equally long datagrams of one sender.
-    R4,
-    /// io_uring: one multishot receive into provided buffers.
-    R5,
 }
 
 impl Receive {
@@ -36,8 +31,6 @@ impl Receive {
             Receive::R1 => "R1",
             Receive::R2 => "R2",
             Receive::R3 => "R3",
-            Receive::R4 => "R4",
-            Receive::R5 => "R5",
         }
     }
 }
@@ -51,7 +44,6 @@ struct Counters {
     bytes: AtomicU64,
     calls: AtomicU64,
     drops_seen: AtomicU64,
-    distinct: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -97,9 +89,6 @@ pub fn run(address: &Address, args: &Args) -> Result<(), Failure> {
             datagrams(socket.into(), &bound, Some(granted), args)
         }
         Address::UnixDatagram(path) => {
-            if args.receive == Receive::R4 {
-                return Err(Failure::Usage("--receive r4 (GRO) exists for udp:// only".into()));
-            }
             clear_stale_socket(path).map_err(cannot)?;
             let socket = UnixDatagram::bind(path).map_err(cannot)?;
             let _file = SocketFile(path.clone());
@@ -161,7 +150,6 @@ fn report(
         "messages": messages,
         "bytes": counters.bytes.load(Relaxed),
         "kernel_drops": kernel_drops,
-        "distinct_keys": (args.pass == Depth::L3).then(|| counters.distinct.load(Relaxed)),
         "elapsed_s": active.map_or(0.0, |(first, last)| (last - first).as_secs_f64()),
         "cpu_user_s": user,
         "cpu_sys_s": system,
@@ -182,24 +170,18 @@ fn datagrams(
     if args.receive == Receive::R3 {
         socket::enable_counters(socket.as_fd(), unix)?;
     }
-    if args.receive == Receive::R4 {
-        socket::enable_gro(socket.as_fd()).map_err(|error| {
-            Failure::Runtime(format!("--receive r4: this kernel has no UDP GRO: {error}"))
-        })?;
-    }
-    let (mut alarm, wake) = UnixStream::pair()?;
     let before = clock::usage_of_process();
-    let variant = format!("{}+{}", args.receive.name(), args.pass.name());
+    let variant = format!("{}+L0", args.receive.name());
     let (active, outcome) = std::thread::scope(|scope| {
         let (ready, is_ready) = std::sync::mpsc::channel();
         let worker = scope.spawn(|| {
-            let outcome = receive_datagrams(socket.as_fd(), &counters, args, wake, move || {
+            let outcome = receive_datagrams(socket.as_fd(), &counters, args, move || {
                 let _ = ready.send(());
             });
             counters.stop.store(true, Relaxed);
             outcome
         });
-        // A variant that the kernel lacks fails before it is ready; the channel then closes.
+        // A receiver that fails before it is ready closes the channel.
         let active = match is_ready.recv() {
             Ok(()) => match announce(address, receive_buffer, args) {
                 Ok(()) => wait_for_end(&counters, args.duration, args.until_idle),
@@ -208,8 +190,6 @@ fn datagrams(
             Err(_) => None,
         };
         counters.stop.store(true, Relaxed);
-        // A receiver that has ended needs no wake-up.
-        let _ = alarm.write(&[0]);
         socket::shutdown_read(&socket);
         (active, worker.join().expect("the receiver does not panic"))
     });
@@ -223,11 +203,9 @@ fn receive_datagrams(
     socket: BorrowedFd,
     counters: &Counters,
     args: &Args,
-    wake: UnixStream,
     ready: impl FnOnce(),
 ) -> Result<(), Failure> {
     let fd = socket.as_raw_fd();
-    let mut pass = Pass::new(args.pass);
     let mut tally = Tally::default();
     let mut grace = Grace::default();
     match args.receive {
@@ -239,7 +217,7 @@ fn receive_datagrams(
             loop {
                 match socket.read(&mut buffer) {
                     Ok(0) if counters.stop.load(Relaxed) => break,
-                    Ok(bytes) => tally.packet(&mut pass, &buffer[..bytes]),
+                    Ok(bytes) => tally.packet(&buffer[..bytes]),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -250,7 +228,7 @@ fn receive_datagrams(
                 }
             }
         }
-        Receive::R2 | Receive::R3 | Receive::R4 => {
+        Receive::R2 | Receive::R3 => {
             let mut batch = ReceiveBatch::new(usize::from(args.batch), args.receive != Receive::R2);
             ready();
             let mut over = false;
@@ -267,54 +245,18 @@ fn receive_datagrams(
                         over = true;
                         break;
                     }
-                    match args.receive {
-                        Receive::R4 => {
-                            let segment = batch.segment_bytes(slot).unwrap_or(bytes.len()).max(1);
-                            if bytes.is_empty() {
-                                tally.packet(&mut pass, bytes);
-                            }
-                            for packet in bytes.chunks(segment) {
-                                tally.packet(&mut pass, packet);
-                            }
-                        }
-                        Receive::R3 => {
-                            if let Some(drops) = batch.drops(slot) {
-                                tally.drops = u64::from(drops);
-                            }
-                            tally.packet(&mut pass, bytes);
-                        }
-                        _ => tally.packet(&mut pass, bytes),
+                    if args.receive == Receive::R3
+                        && let Some(drops) = batch.drops(slot)
+                    {
+                        tally.drops = u64::from(drops);
                     }
+                    tally.packet(bytes);
                 }
-                tally.publish(counters);
-            }
-        }
-        Receive::R5 => {
-            let no_uring = |error: io::Error| {
-                Failure::Runtime(format!(
-                    "--receive r5: this kernel has no io_uring with provided buffer rings (6.0 or newer, \
-                     kernel.io_uring_disabled = 0): {error}"
-                ))
-            };
-            let mut ring = Uring::new(fd, args.batch.next_power_of_two(), wake.into()).map_err(no_uring)?;
-            ready();
-            while !grace.over(counters) {
-                let filled = match ring.receive() {
-                    Ok(0) => break,
-                    Ok(filled) => filled,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
-                    Err(error) => return Err(no_uring(error)),
-                };
-                for index in 0..filled {
-                    tally.packet(&mut pass, ring.packet(index));
-                }
-                tally.calls = ring.calls;
                 tally.publish(counters);
             }
         }
     }
     tally.publish(counters);
-    counters.distinct.store(pass.distinct() as u64, Relaxed);
     Ok(())
 }
 
@@ -334,6 +276,13 @@ impl Grace {
     }
 }
 
+/// Lines in a packet, an unterminated last one included: one vectorised pass over the bytes.
+#[inline]
+fn lines(packet: &[u8]) -> u64 {
+    let newlines = memchr::memchr_iter(b'\n', packet).count() as u64;
+    newlines + u64::from(packet.last().is_some_and(|&last| last != b'\n'))
+}
+
 /// One thread's counts, published with plain stores once per batch.
 #[derive(Default)]
 struct Tally {
@@ -346,10 +295,10 @@ struct Tally {
 
 impl Tally {
     #[inline]
-    fn packet(&mut self, pass: &mut Pass, packet: &[u8]) {
+    fn packet(&mut self, packet: &[u8]) {
         self.packets += 1;
         self.bytes += packet.len() as u64;
-        self.messages += pass.packet(packet);
+        self.messages += lines(packet);
     }
 
     #[inline]
@@ -406,7 +355,7 @@ fn streams(
                 if counters.stop.load(Relaxed) {
                     socket::shutdown_read(&connection);
                 }
-                scope.spawn(|| read_stream(std::fs::File::from(connection), framed, args.pass, &counters));
+                scope.spawn(|| read_stream(std::fs::File::from(connection), framed, &counters));
             }
         });
         let active = match announce(address, receive_buffer, args) {
@@ -426,14 +375,20 @@ fn streams(
         }
         active
     });
-    let variant = format!("read+{}", args.pass.name());
-    report(variant, address, &counters, active, before, None, args)
+    report(
+        "read+L0".to_owned(),
+        address,
+        &counters,
+        active,
+        before,
+        None,
+        args,
+    )
 }
 
 /// Reads one connection to its end. Frames carry a four-byte little-endian length; unframed bytes are lines.
-fn read_stream(mut connection: std::fs::File, framed: bool, depth: Depth, counters: &Counters) {
+fn read_stream(mut connection: std::fs::File, framed: bool, counters: &Counters) {
     const READ_BYTES: usize = 256 << 10;
-    let mut pass = Pass::new(depth);
     let mut buffer = vec![0u8; READ_BYTES];
     let mut filled = 0;
     loop {
@@ -461,14 +416,14 @@ fn read_stream(mut connection: std::fs::File, framed: bool, depth: Depth, counte
                 let Some(packet) = buffer[done + 4..filled].get(..length) else {
                     break;
                 };
-                tally.packet(&mut pass, packet);
+                tally.packet(packet);
                 done += 4 + length;
             }
         } else if let Some(last) = memchr::memrchr(b'\n', &buffer[..filled]) {
-            tally.packet(&mut pass, &buffer[..=last]);
+            tally.packet(&buffer[..=last]);
             done = last + 1;
         } else if filled == buffer.len() {
-            tally.packet(&mut pass, &buffer);
+            tally.packet(&buffer);
             done = filled;
         }
         buffer.copy_within(done..filled, 0);
@@ -477,10 +432,9 @@ fn read_stream(mut connection: std::fs::File, framed: bool, depth: Depth, counte
     }
     if !framed && filled > 0 {
         let mut tally = Tally::default();
-        tally.packet(&mut pass, &buffer[..filled]);
+        tally.packet(&buffer[..filled]);
         add(counters, &tally);
     }
-    counters.distinct.fetch_add(pass.distinct() as u64, Relaxed);
 }
 
 fn add(counters: &Counters, tally: &Tally) {

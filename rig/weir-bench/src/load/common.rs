@@ -7,8 +7,10 @@ use weir_load::profile::{Profile, Throttle, Transport};
 use weir_load::profiles;
 use weir_load::run::{Framing, RunError};
 use weir_load::source::Load;
-use weir_load::units::{Rate, parse_seed};
+use weir_load::target::Target;
+use weir_load::units::{Rate, Span, parse_seed};
 use weir_rig_base::signal;
+use weir_units::parse_duration;
 
 /// The profile, and the changes to it.
 #[derive(clap::Args, Clone)]
@@ -31,6 +33,9 @@ pub struct ProfileArgs {
     /// Connections instead of the profile's.
     #[arg(long)]
     pub connections: Option<u32>,
+    /// Time that a client aggregates before it sends columns, instead of the profile's: whole seconds, the agent's bucket.
+    #[arg(long, value_parser = parse_duration)]
+    pub window: Option<Duration>,
 }
 
 impl ProfileArgs {
@@ -71,8 +76,20 @@ impl ProfileArgs {
         if let Some(connections) = self.connections {
             profile.connections = connections;
         }
+        if let Some(window) = self.window {
+            profile.window = Span(window);
+        }
         profile.validate().map_err(Failure::usage)?;
         Ok((name.clone(), profile))
+    }
+
+    /// The load on a target.
+    pub fn load_on(&self, target: &Target) -> Result<Load, Failure> {
+        let (name, profile) = self.profile()?;
+        target
+            .takes(profile.payload)
+            .map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
+        self.load(Some(target.transport()))
     }
 
     /// The load on a transport; the profile's own if none is given.

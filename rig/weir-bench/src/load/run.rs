@@ -22,7 +22,8 @@ use weir_units::parse_duration;
 pub struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Target address: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, grpc://host:port.
+    /// Target address: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, http+unix:///path,
+    /// grpc://host:port. Metrics are sent to http as columns, each connection as a client with its own windows.
     #[arg(long)]
     to: String,
     /// Stop after this time: 30s, 5m.
@@ -76,6 +77,12 @@ pub struct Args {
     /// Add a row per context to the manifest, with the exact values that an agent must report.
     #[arg(long, requires = "manifest")]
     contexts: bool,
+    /// Add the bins of distributions to the rows.
+    #[arg(long, requires = "contexts")]
+    bins: bool,
+    /// Add the rows of each window of a load of columns.
+    #[arg(long, requires = "contexts")]
+    windows: bool,
     /// Write the generator's progress to this file: one JSON line per counter and second.
     #[arg(long)]
     capture: Option<PathBuf>,
@@ -208,7 +215,7 @@ fn capture(path: &Path, file: File, load: &Load, running: &Running) -> Result<()
 pub fn run(args: Args) -> Result<(), Failure> {
     let target = Target::parse(&args.to).map_err(Failure::usage)?;
     check_cpus(&args.cpu)?;
-    let load = args.profile.load(Some(target.transport()))?;
+    let load = args.profile.load_on(&target)?;
     let options = args.options(target);
     // An unwritable file should fail before the run, not after it.
     if let Some(path) = &args.manifest {
@@ -241,9 +248,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut line = summary(&load.name, load.seed, &address, &report);
     line["verdict"] = verdict.into();
     line["headroom"] = json!(headroom);
+    if let Some(columns) = &report.columns {
+        line["columns"] = json!({
+            "window_s": columns.window_s, "requests": columns.requests, "series": columns.series,
+            "sent_again": columns.sent_again, "duplicates": columns.duplicates, "busy": columns.busy,
+            "unanswered": columns.unanswered,
+        });
+    }
     let detail = Detail {
         contexts: args.contexts,
         repeats: args.no_repeat,
+        bins: args.bins,
+        windows: args.windows,
     };
     let manifest = (args.manifest.is_some() || args.no_repeat).then(|| {
         let mut manifest = truth::manifest(&load, &address, &report, &detail);

@@ -37,6 +37,9 @@ pub struct Args {
     lateness: Duration,
     #[arg(long, default_value_t = 0.02)]
     precision: f64,
+    /// Longest time of the whole search; without a confirmed rate by then, the result has the highest rate that held for a probe.
+    #[arg(long, default_value = "5m", value_parser = parse_duration)]
+    max_time: Duration,
     #[arg(long, default_value_t = 1)]
     threads: u32,
     #[arg(long, value_delimiter = ',')]
@@ -60,7 +63,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::Usage("--probe, --confirm: must be above zero".into()));
     }
     check_cpus(&args.cpu)?;
-    let load = args.profile.load(Some(target.transport()))?;
+    let load = args.profile.load_on(&target)?;
     let mut options = Options::new(target);
     options.threads = args.threads;
     options.cpus = args.cpu;
@@ -73,6 +76,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         loss: args.loss,
         lateness: args.lateness,
         precision: args.precision,
+        time: args.max_time,
     };
     let unit = args.from.unit.name();
     let found = search::search(&load, &options, &plan, |probe| {

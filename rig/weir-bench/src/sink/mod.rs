@@ -17,7 +17,7 @@ mod socket;
 use crate::common::print_line;
 use crate::failure::Failure;
 use fault::{Fault, Faults};
-use oracle::{Observed, Rules};
+use oracle::{Comparison, Observed, ObservedWindows, Rules};
 use record::Record;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -66,9 +66,13 @@ pub struct Args {
     /// Number of records and requests kept in memory for /_sink/points and /_sink/requests.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     keep: usize,
-    /// Compare with this manifest of a load, read at the end; exit 1 after a difference.
+    /// Compare with this manifest of a load, read at the end; exit 1 after a difference. Repeatable: what several loads have sent is
+    /// compared as one.
     #[arg(long, value_name = "MANIFEST")]
-    oracle: Option<PathBuf>,
+    oracle: Vec<PathBuf>,
+    /// Compare each window of a load of columns with the points that have its time, for an agent that keeps timestamps.
+    #[arg(long, requires = "oracle")]
+    oracle_windows: bool,
     /// Leave out metrics and checks whose name starts with this, repeatable: the agent's own metrics.
     #[arg(long, value_name = "PREFIX")]
     ignore_prefix: Vec<String>,
@@ -190,6 +194,8 @@ struct Options {
     rules: Rules,
     /// Whether received data is aggregated for a comparison.
     compare: bool,
+    /// The same for each window.
+    compare_windows: bool,
 }
 
 /// State shared by all listeners.
@@ -206,9 +212,26 @@ struct Inner {
     kept_requests: VecDeque<String>,
     sinks: BTreeMap<&'static str, Stats>,
     observed: BTreeMap<String, Observed>,
+    windows: BTreeMap<String, ObservedWindows>,
     /// The first write that failed; nothing is written after it.
     write_error: Option<String>,
     last_traffic: Option<Instant>,
+}
+
+impl Inner {
+    /// Aggregates a record for the comparison.
+    fn observe(&mut self, options: &Options, sink: &str, record: &Record) {
+        if options.compare {
+            let observed = self.observed.entry(sink.to_owned());
+            observed
+                .or_insert_with(|| Observed::new(sink))
+                .add(&options.rules, record);
+        }
+        if options.compare_windows {
+            let windows = self.windows.entry(sink.to_owned());
+            windows.or_default().add(sink, &options.rules, record);
+        }
+    }
 }
 
 #[derive(Clone, Default)]
@@ -294,13 +317,7 @@ impl Shared {
                 write_line(&mut inner.capture, &mut inner.write_error, &line);
                 keep(&mut inner.kept_records, self.options.keep, &line);
             }
-            if self.options.compare {
-                inner
-                    .observed
-                    .entry(sink.to_owned())
-                    .or_insert_with(|| Observed::new(sink))
-                    .add(&self.options.rules, &record);
-            }
+            inner.observe(&self.options, sink, &record);
         }
     }
 
@@ -365,6 +382,7 @@ impl Shared {
         inner.kept_records.clear();
         inner.kept_requests.clear();
         inner.observed.clear();
+        inner.windows.clear();
         inner
             .sinks
             .values_mut()
@@ -402,7 +420,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             "sink needs --listen KIND=ADDRESS, --scrape URL or --from-capture FILE".into(),
         ));
     }
-    if args.oracle.is_some() {
+    if !args.oracle.is_empty() {
         let unfit = args
             .listen
             .iter()
@@ -424,7 +442,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 ignore_tags: args.ignore_tag.clone(),
                 tolerance: args.tolerance,
             },
-            compare: args.oracle.is_some(),
+            compare: !args.oracle.is_empty(),
+            compare_windows: args.oracle_windows,
         },
         faults: Mutex::new(Faults::new(args.fault.clone())),
         inner: Mutex::new(Inner {
@@ -434,6 +453,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             kept_requests: VecDeque::new(),
             sinks: BTreeMap::new(),
             observed: BTreeMap::new(),
+            windows: BTreeMap::new(),
             write_error: None,
             last_traffic: None,
         }),
@@ -453,7 +473,7 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
         .enable_all()
         .build()?;
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let mut of_datagrams = Vec::new();
+    let mut of_sockets = Vec::new();
     for listen in &args.listen {
         let cannot =
             |error: io::Error| Failure::Runtime(format!("sink: {}: cannot listen: {error}", listen.kind));
@@ -468,13 +488,9 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
             }
             At::Socket(content, wanted) => {
                 let (socket, address) = runtime.block_on(socket::bind(wanted)).map_err(cannot)?;
-                let takes_datagrams = socket.takes_datagrams();
                 let served =
                     socket::serve(Arc::clone(shared), listen.kind, *content, socket, stopped.clone());
-                let task = runtime.spawn(served);
-                if takes_datagrams {
-                    of_datagrams.push(task);
-                }
+                of_sockets.push(runtime.spawn(served));
                 address.to_string()
             }
         };
@@ -513,9 +529,9 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
             break;
         }
     }
-    // Datagrams that wait in a socket were sent before the end.
+    // The bytes that wait in a socket were sent before the end.
     let _ = stop.send(true);
-    for task in of_datagrams {
+    for task in of_sockets {
         let _ = runtime.block_on(task);
     }
     // Connections end with the runtime; answered requests are recorded already.
@@ -543,13 +559,44 @@ fn load_capture(shared: &Shared, path: &Path) -> Result<(), Failure> {
                 index + 1
             )));
         }
-        inner
-            .observed
-            .entry(sink.clone())
-            .or_insert_with(|| Observed::new(&sink))
-            .add(&shared.options.rules, &record);
+        inner.observe(&shared.options, &sink, &record);
     }
     Ok(())
+}
+
+/// Compares what each sink received with the truth of all loads.
+fn compare(
+    options: &Options,
+    inner: &mut Inner,
+    args: &Args,
+) -> Result<BTreeMap<String, Comparison>, Failure> {
+    let manifests = args.oracle.iter().map(|path| read_manifest(path));
+    let manifest = oracle::joined(manifests.collect::<Result<_, _>>()?);
+    // A sink that received nothing is compared too: it misses everything.
+    let mut sinks: Vec<&str> = args.listen.iter().map(|listen| listen.kind).collect();
+    sinks.extend(args.scrape.is_some().then_some("scrape"));
+    for sink in sinks {
+        let observed = inner.observed.entry(sink.to_owned());
+        observed.or_insert_with(|| Observed::new(sink));
+    }
+    if inner.observed.is_empty() {
+        inner.observed.insert("datadog".into(), Observed::new("datadog"));
+    }
+    let mut comparisons = BTreeMap::new();
+    for (sink, observed) in &inner.observed {
+        let wrong = |error| Failure::Usage(format!("--oracle: {error}"));
+        let mut comparison = observed
+            .compare(&options.rules, &manifest, args.differences)
+            .map_err(wrong)?;
+        if args.oracle_windows {
+            let windows = inner.windows.entry(sink.clone()).or_default();
+            windows
+                .compare(sink, &options.rules, &manifest, args.differences, &mut comparison)
+                .map_err(wrong)?;
+        }
+        comparisons.insert(sink.clone(), comparison);
+    }
+    Ok(comparisons)
 }
 
 /// Flushes buffers, compares, and prints the result.
@@ -562,34 +609,12 @@ fn finish(shared: &Shared, args: &Args) -> Result<(), Failure> {
             inner.write_error.get_or_insert_with(|| error.to_string());
         }
     }
-    let mut different = 0;
-    let mut comparisons = BTreeMap::new();
-    if let Some(path) = &args.oracle {
-        let manifest = read_manifest(path)?;
-        // A sink that received nothing is compared too: it misses everything.
-        for listen in &args.listen {
-            inner
-                .observed
-                .entry(listen.kind.to_owned())
-                .or_insert_with(|| Observed::new(listen.kind));
-        }
-        if args.scrape.is_some() {
-            inner
-                .observed
-                .entry("scrape".to_owned())
-                .or_insert_with(|| Observed::new("scrape"));
-        }
-        if inner.observed.is_empty() {
-            inner.observed.insert("datadog".into(), Observed::new("datadog"));
-        }
-        for (sink, observed) in &inner.observed {
-            let comparison = observed
-                .compare(&shared.options.rules, &manifest, args.differences)
-                .map_err(|error| Failure::Usage(format!("--oracle {}: {error}", path.display())))?;
-            different += comparison.differences_total;
-            comparisons.insert(sink.clone(), comparison);
-        }
-    }
+    let comparisons = match args.oracle.is_empty() {
+        true => None,
+        false => Some(compare(&shared.options, inner, args)?),
+    };
+    let all = comparisons.iter().flat_map(BTreeMap::values);
+    let different: usize = all.map(|comparison| comparison.differences_total).sum();
     let refused: u64 = inner
         .sinks
         .values()
@@ -598,7 +623,7 @@ fn finish(shared: &Shared, args: &Args) -> Result<(), Failure> {
     print_line(&json!({
         "result": {
             "sinks": stats,
-            "oracle": args.oracle.is_some().then_some(&comparisons),
+            "oracle": comparisons,
             "refused": refused,
         }
     }))?;

@@ -3,9 +3,11 @@
 use super::{Reject, Shared, lines};
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use weir_rig_base::address::{Address, SocketFile, bound, clear_stale_socket};
 
 /// The treatment of the bytes.
@@ -25,12 +27,6 @@ pub enum Socket {
     Tcp(TcpListener),
     Unixgram(UnixDatagram, SocketFile),
     Unix(UnixListener, SocketFile),
-}
-
-impl Socket {
-    pub fn takes_datagrams(&self) -> bool {
-        matches!(self, Socket::Udp(_) | Socket::Unixgram(..))
-    }
 }
 
 /// Binds, and returns the address with the actual port.
@@ -61,8 +57,11 @@ pub async fn bind(address: &Address) -> io::Result<(Socket, Address)> {
     })
 }
 
-/// Serves one socket until the runtime ends, one of datagrams until `stop` changes: then it reads what waits there, and returns. Unix
-/// streams carry frames with a four-byte length, TCP carries lines.
+/// Time to read what waits at the stop: a sender that never pauses has no last byte.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Serves one socket until `stop` changes. Then it reads what waits in it, and in its connections, and returns. Unix streams carry frames
+/// with a four-byte length, TCP carries lines.
 pub async fn serve(
     shared: Arc<Shared>,
     sink: &'static str,
@@ -70,7 +69,7 @@ pub async fn serve(
     socket: Socket,
     mut stop: watch::Receiver<bool>,
 ) {
-    // The two kinds of sockets have the same methods, and no trait.
+    // The kinds of sockets have the same methods, and no trait.
     macro_rules! datagrams {
         ($socket:ident) => {{
             let mut buffer = vec![0; 65_536];
@@ -84,26 +83,61 @@ pub async fn serve(
                 }
             }
             // The runtime may not know yet of what waits.
+            let end = Instant::now() + DRAIN;
             if let Ok(socket) = $socket.into_std() {
                 while let Ok(bytes) = socket.recv(&mut buffer) {
                     packet(&shared, sink, content, &buffer[..bytes]);
+                    if Instant::now() >= end {
+                        break;
+                    }
                 }
             }
+        }};
+    }
+    macro_rules! streams {
+        ($listener:ident, $framed:literal) => {{
+            let units = || Units {
+                shared: Arc::clone(&shared),
+                sink,
+                content,
+                framed: $framed,
+                buffer: Vec::new(),
+            };
+            let mut connections = JoinSet::new();
+            loop {
+                tokio::select! {
+                    accepted = $listener.accept() => match received(sink, accepted) {
+                        Some((mut stream, _)) => {
+                            let (mut units, mut stop) = (units(), stop.clone());
+                            connections.spawn(async move {
+                                if units.read(&mut stream, &mut stop).await && let Ok(stream) = stream.into_std() {
+                                    units.drain(stream);
+                                }
+                            });
+                        }
+                        None => return,
+                    },
+                    // Its entry is removed, or the set would grow with every connection.
+                    Some(_) = connections.join_next() => {}
+                    _ = stop.changed() => break,
+                }
+            }
+            // Connections that wait were made, and written to, before the end.
+            if let Ok(listener) = $listener.into_std() {
+                while let Ok((stream, _)) = listener.accept() {
+                    if stream.set_nonblocking(true).is_ok() {
+                        units().drain(stream);
+                    }
+                }
+            }
+            connections.join_all().await;
         }};
     }
     match socket {
         Socket::Udp(socket) => datagrams!(socket),
         Socket::Unixgram(socket, _file) => datagrams!(socket),
-        Socket::Tcp(listener) => {
-            while let Some((stream, _)) = received(sink, listener.accept().await) {
-                tokio::spawn(stream_of(Arc::clone(&shared), sink, content, stream, false));
-            }
-        }
-        Socket::Unix(listener, _file) => {
-            while let Some((stream, _)) = received(sink, listener.accept().await) {
-                tokio::spawn(stream_of(Arc::clone(&shared), sink, content, stream, true));
-            }
-        }
+        Socket::Tcp(listener) => streams!(listener, false),
+        Socket::Unix(listener, _file) => streams!(listener, true),
     }
 }
 
@@ -116,49 +150,91 @@ fn received<T>(sink: &str, result: io::Result<T>) -> Option<T> {
 /// Maximum size of a frame or line.
 const UNIT_BYTES_MAX: usize = 1 << 20;
 
-async fn stream_of(
+/// The frames or lines of one connection.
+struct Units {
     shared: Arc<Shared>,
     sink: &'static str,
     content: Content,
-    mut stream: impl AsyncRead + Unpin,
     framed: bool,
-) {
-    let mut buffer: Vec<u8> = Vec::new();
-    let mut rest = vec![0; 65_536];
-    loop {
-        let read = stream.read(&mut rest).await.unwrap_or(0);
-        if read == 0 {
-            break;
+    /// Bytes of units that are not complete.
+    buffer: Vec<u8>,
+}
+
+impl Units {
+    /// Reads until the end of the stream, or until `stop` changes: then it returns true.
+    async fn read(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        stop: &mut watch::Receiver<bool>,
+    ) -> bool {
+        let mut bytes = vec![0; 65_536];
+        loop {
+            let read = tokio::select! {
+                read = stream.read(&mut bytes) => read.unwrap_or(0),
+                _ = stop.changed() => return true,
+            };
+            if read == 0 {
+                self.end();
+                return false;
+            }
+            if !self.take(&bytes[..read]) {
+                return false;
+            }
         }
-        buffer.extend_from_slice(&rest[..read]);
+    }
+
+    /// Reads what waits in a stream that does not block. What is incomplete there, its sender was still writing.
+    fn drain(&mut self, mut stream: impl io::Read) {
+        let end = Instant::now() + DRAIN;
+        let mut bytes = vec![0; 65_536];
+        while Instant::now() < end {
+            match stream.read(&mut bytes) {
+                Ok(0) => return self.end(),
+                Ok(read) if self.take(&bytes[..read]) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes bytes. Returns false if no unit can begin or end there.
+    fn take(&mut self, bytes: &[u8]) -> bool {
+        self.buffer.extend_from_slice(bytes);
         let mut done = 0;
-        if framed {
-            while let Some((head, after)) = buffer[done..].split_first_chunk::<4>() {
+        if self.framed {
+            while let Some((head, after)) = self.buffer[done..].split_first_chunk::<4>() {
                 let length = u32::from_le_bytes(*head) as usize;
                 if length > UNIT_BYTES_MAX {
                     let what = format!("a frame of {length} bytes announced, {UNIT_BYTES_MAX} allowed");
-                    shared.record_bad(sink, &Reject::new(400, what));
-                    return;
+                    self.shared.record_bad(self.sink, &Reject::new(400, what));
+                    return false;
                 }
                 let Some(frame) = after.get(..length) else { break };
-                packet(&shared, sink, content, frame);
+                packet(&self.shared, self.sink, self.content, frame);
                 done += 4 + length;
             }
-        } else if let Some(last) = memchr::memrchr(b'\n', &buffer) {
-            packet(&shared, sink, content, &buffer[..last]);
+        } else if let Some(last) = memchr::memrchr(b'\n', &self.buffer) {
+            packet(&self.shared, self.sink, self.content, &self.buffer[..last]);
             done = last + 1;
-        } else if buffer.len() > UNIT_BYTES_MAX {
+        } else if self.buffer.len() > UNIT_BYTES_MAX {
             let what = format!("a line of more than {UNIT_BYTES_MAX} bytes");
-            shared.record_bad(sink, &Reject::new(400, what));
+            self.shared.record_bad(self.sink, &Reject::new(400, what));
+            return false;
+        }
+        self.buffer.drain(..done);
+        true
+    }
+
+    /// The stream has ended.
+    fn end(&mut self) {
+        if self.buffer.is_empty() {
             return;
         }
-        buffer.drain(..done);
-    }
-    if !buffer.is_empty() {
-        if framed {
-            shared.record_bad(sink, &Reject::new(400, "a frame cut short"));
+        if self.framed {
+            self.shared
+                .record_bad(self.sink, &Reject::new(400, "a frame cut short"));
         } else {
-            packet(&shared, sink, content, &buffer);
+            packet(&self.shared, self.sink, self.content, &self.buffer);
         }
     }
 }

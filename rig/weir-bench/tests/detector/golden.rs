@@ -24,6 +24,7 @@ struct Made<'a> {
     cost: [f64; 2],
     spread: [f64; 2],
     delivered: [f64; 2],
+    sink: bool,
     check: Option<f64>,
 }
 
@@ -86,6 +87,9 @@ fn write_replicate(folder: &Path, m: &Made, arm: usize, n: usize) {
         "sending": {"elapsed_s": 6.0, "scheduled": MESSAGES, "achieved": MESSAGES, "blocked_s": 0.0, "verdict": "on-schedule",
         "markers": [{"seq": 1, "sent_unix_ns": 0}, {"seq": 2, "sent_unix_ns": 100_000_000}]}});
     fs::write(folder.join("manifest.json"), manifest.to_string()).unwrap();
+    if !m.sink {
+        return;
+    }
     let late = 40_000_000 + 1_000_000 * n as u64;
     let sink = json!({"delivered_messages": m.delivered[arm], "received_bytes": 60_000,
         "markers": [{"seq": 1, "received_unix_ns": late}, {"seq": 2, "received_unix_ns": 100_000_000 + late}]});
@@ -103,6 +107,7 @@ fn write_run(root: &Path) {
         cost: [200.0, 200.0],
         spread: [0.004, 0.004],
         delivered: [MESSAGES, MESSAGES],
+        sink: true,
         check: None,
     };
     let made = [
@@ -148,6 +153,13 @@ fn write_run(root: &Path) {
             delivered: [MESSAGES, 0.0],
             ..base
         },
+        // The comparison refuses everything, and nothing counts what the programs take.
+        Made {
+            name: "refused",
+            cost: [200.0, 4.0],
+            sink: false,
+            ..base
+        },
         Made {
             name: "unsupported",
             unsupported: Some("peer does not support events"),
@@ -161,7 +173,7 @@ fn write_run(root: &Path) {
             json!([]),
             |u| json!([{"name": "memory", "series": "rss_bytes", "stat": "max", "upper": u, "lower": null}]),
         );
-        let rules = json!({"min_target_share": if m.udp { None } else { Some(0.99) }, "generator_headroom": 1.5, "overload": m.udp, "idle": false,
+        let rules = json!({"min_target_share": if m.udp || !m.sink { None } else { Some(0.99) }, "generator_headroom": 1.5, "overload": m.udp, "idle": false,
             "max_steal": 0.02, "max_foreign_cpu": 0.03, "udp": m.udp, "all_out": false, "together": false, "checks": checks});
         experiments.push(json!({"name": m.name, "description": format!("made to be {}", m.name), "goal": m.goal, "better": m.better, "erratic": m.erratic,
             "pairs_min": 7, "pairs_max": 7, "warmup_s": 2.0, "duration_s": 5.0, "unsupported": m.unsupported, "left_out": [],

@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod golden;
+mod history;
+mod micro;
 mod runs;
 mod strangers;
 mod support;

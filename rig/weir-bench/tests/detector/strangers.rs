@@ -61,6 +61,9 @@ impl Elsewhere {
 
 const SHORT: &str = "--pairs 3 --accept-busy --set measure.warmup=200ms --set measure.duration=1s --set measure.sample_period=200ms";
 
+/// Two pairs, which are enough to show that a run is valid.
+const QUICK: &str = "--pairs 2 --accept-busy --set measure.warmup=0s --set measure.duration=1s --set measure.sample_period=50ms";
+
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
@@ -249,12 +252,7 @@ fn a_profile_of_a_program_without_pprof_has_the_external_data() {
 #[test]
 #[ignore = "nightly: statistics of this machine; in the gate: weir-regress simulation, with known truth"]
 fn the_page_compares_two_builds_of_a_strangers_program() {
-    let page = fs::read_to_string(root().join("docs/howto/compare-builds.md")).unwrap();
-    let blocks = page
-        .split("```sh\n")
-        .skip(1)
-        .map(|rest| rest.split("```\n").next().unwrap());
-    let script = blocks.collect::<String>().replace("--preset quick", SHORT);
+    let script = script_of("docs/howto/compare-builds.md");
     assert_eq!(script.matches(SHORT).count(), 2, "{script}");
     let elsewhere = Elsewhere::new();
     // Three pairs on a busy machine show the direction; whether they show a regression, with its code, is a matter of luck.
@@ -273,6 +271,96 @@ fn the_page_compares_two_builds_of_a_strangers_program() {
         "{changes:?} in\n{text}"
     );
     assert!(text.contains("with 10000"), "{text}");
+}
+
+/// The blocks of a page in one shell, shortened.
+fn script_of(page: &str) -> String {
+    let page = fs::read_to_string(root().join(page)).unwrap();
+    let blocks = page
+        .split("```sh\n")
+        .skip(1)
+        .map(|rest| rest.split("```\n").next().unwrap());
+    blocks.collect::<String>().replace("--preset quick", SHORT)
+}
+
+/// A local case with a load by command, whose delivery the server's answers prove.
+#[test]
+fn the_page_compares_two_builds_under_a_load_of_ones_own() {
+    let elsewhere = Elsewhere::new();
+    let script = script_of("docs/howto/compare-own-load.md")
+        .replace(" hello\n", " hello || test $? = 1\n")
+        .replace(SHORT, QUICK);
+    assert!(
+        script.contains(QUICK) && script.contains("hello || test"),
+        "{script}"
+    );
+    let (code, text) = elsewhere.shell(&script);
+    assert_eq!(code, 0, "{text}");
+    // The command is shown as the case has it.
+    assert!(text.contains("{port:http}"), "{text}");
+    let row = text
+        .lines()
+        .find(|line| line.starts_with("hello ") && line.contains(" cpu per message "));
+    let row = row.unwrap_or_else(|| panic!("no row: {text}"));
+    assert!(!row.contains("invalid") && !row.contains("not proven"), "{text}");
+    let runs: Vec<PathBuf> = fs::read_dir(elsewhere.path("results"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
+    let verdict = fs::read_to_string(runs[0].join("hello/baseline/00/verdict.json")).unwrap();
+    let verdict: serde_json::Value = serde_json::from_str(&verdict).unwrap();
+    let books = &verdict["books"];
+    assert!(
+        books["sent"].as_f64().unwrap() > 100.0 && books["sent"] == books["delivered"],
+        "{verdict:#}"
+    );
+}
+
+#[test]
+fn a_local_folder_extends_the_library_and_its_mistakes_are_named() {
+    let elsewhere = Elsewhere::new();
+    let case = |load: &str| {
+        let text = format!(
+            "goal: cpu\nmeasure: {{warmup: 0s, duration: 1s}}\nvalid: {{idle: false}}\ntarget: {{command: [sleep, '60']}}\nload: [{{command: [sh, -c, '{load}', '{{manifest}}']}}]\n"
+        );
+        elsewhere.write("experiments/cases/own/experiment.yaml", &text);
+    };
+    case("echo \\{\\} > $0");
+    let (code, text) = elsewhere.bench(&["show"]);
+    assert_eq!(code, 0, "{text}");
+    for expected in [
+        "  own ",
+        "  practice ",
+        "statsd-exporter",
+        "weir-bench and experiments",
+    ] {
+        assert!(text.contains(expected), "{expected} is missing: {text}");
+    }
+    let (code, text) = elsewhere.bench(&["show", "own", "--as", "none"]);
+    assert!(code == 0 && text.contains("sleep"), "{text}");
+    let arms = [
+        "compare",
+        "--baseline",
+        "bin:/bin/true",
+        "--comparison",
+        "bin:/bin/true",
+        "--accept-busy",
+        "--preset",
+        "quick",
+    ];
+    let (_, text) = elsewhere.bench(&[&arms[..], &["--plan", "own"]].concat());
+    assert!(text.contains("--as none uses it"), "{text}");
+    let (code, text) = elsewhere.bench(&[&arms[..], &["--as", "none", "--pairs", "2", "own"]].concat());
+    assert!(
+        code == 3 && text.contains("load0: its manifest has no number totals.messages"),
+        "{code}: {text}"
+    );
+    case("true");
+    let (code, text) = elsewhere.bench(&[&arms[..], &["--as", "none", "--pairs", "2", "own"]].concat());
+    assert!(
+        code == 3 && text.contains("gets the path of the file as {manifest}"),
+        "{code}: {text}"
+    );
 }
 
 #[derive(Deserialize)]

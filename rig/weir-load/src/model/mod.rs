@@ -8,9 +8,9 @@ mod builder;
 mod contexts;
 mod entries;
 
-use crate::compose::{first_value, renumbered};
+use crate::compose::{first_value, fresh_tag, instance_tag, renumbered};
 use crate::manifest::Decimal;
-use crate::profile::{FILLER, Profile, ProfileError, Transport};
+use crate::profile::{Churn, FILLER, Profile, ProfileError, Transport};
 use crate::rng::Rng;
 use builder::Builder;
 use contexts::{build_contexts, build_suffixes, popularity};
@@ -19,6 +19,7 @@ use entries::{build_checks, build_entries, build_events};
 /// The wire's names of the metric types, in the order of `Types::weights`.
 pub const KINDS: [&str; 6] = ["c", "g", "ms", "d", "s", "h"];
 pub const GAUGE: u8 = 1;
+pub const DISTRIBUTION: u8 = 3;
 pub const SET: u8 = 4;
 
 /// Pieces are copied in steps of up to this many bytes, so every buffer has this much padding.
@@ -181,22 +182,29 @@ impl Model {
         self.text(context.name).trim_end_matches(':')
     }
 
-    /// The entry of which the first value carries a number.
-    pub fn numbered_entry(&self, kind: u8, entry: u32, serial: u64) -> Entry {
-        let entry = self.entries[kind as usize][entry as usize];
+    /// The values of a message, as it was drawn: the entry's, unless it carries a number.
+    pub fn drawn_values(&self, kind: u8, entry: u32, sequence: u64, serial: u64) -> Vec<Decimal> {
+        if sequence > 0 {
+            return vec![Decimal::from_int(sequence as i64)];
+        }
+        let entry = &self.entries[kind as usize][entry as usize];
         let text = self.text(entry.text);
         let values = text.split('|').next().expect("split yields one part at least");
-        let values: Vec<Decimal> = values
-            .split(':')
-            .enumerate()
+        let values = values.split(':').enumerate();
+        values
             .map(|(index, value)| match index {
-                0 => {
+                0 if serial > 0 => {
                     let (first, _) = first_value(value.as_bytes());
                     Decimal::from_int(renumbered(first, serial, &self.profile.value) as i64)
                 }
                 _ => value.parse().expect("a plain decimal"),
             })
-            .collect();
+            .collect()
+    }
+
+    /// The entry of which the first value carries a number.
+    pub fn numbered_entry(&self, kind: u8, entry: u32, serial: u64) -> Entry {
+        let values = self.drawn_values(kind, entry, 0, serial);
         Entry {
             sum: Decimal {
                 micros: values.iter().map(|value| value.micros).sum(),
@@ -204,8 +212,25 @@ impl Model {
             min: *values.iter().min().expect("one value at least"),
             max: *values.iter().max().expect("one value at least"),
             last: *values.last().expect("one value at least"),
-            ..entry
+            ..self.entries[kind as usize][entry as usize]
         }
+    }
+
+    /// The tags of a context, sorted, each once.
+    pub fn tags_of(&self, index: u32, generation: u32, fresh: u64) -> Vec<String> {
+        let list = self.list(self.contexts[index as usize].list).iter();
+        let mut tags: Vec<String> = list
+            .map(|tag| self.text(self.tags[*tag as usize]).to_owned())
+            .collect();
+        if let Churn::Trickle { group, .. } | Churn::Deploy { group, .. } = self.profile.churn {
+            tags.push(instance_tag(self.seed, u64::from(index) / group, generation));
+        }
+        if fresh > 0 {
+            tags.push(fresh_tag(fresh));
+        }
+        tags.sort_unstable();
+        tags.dedup();
+        tags
     }
 
     /// The tags of a list, in the order of the text.

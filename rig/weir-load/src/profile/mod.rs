@@ -7,6 +7,7 @@ use crate::units::{Bytes, Range, Rate, RateUnit, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 /// The largest UDP payload IPv4 carries.
 pub const UDP_PACKET_MAX: u64 = 65_507;
@@ -475,6 +476,8 @@ pub struct Profile {
 
     pub connections: u32,
     pub connection_contexts: Sharing,
+    /// Over HTTP: the time whose messages a client aggregates, as long as the agent's bucket.
+    pub window: Span,
     pub rate: Option<Rate>,
     pub throttle: Throttle,
     pub mode: Mode,
@@ -540,6 +543,7 @@ impl Default for Profile {
             framing: None,
             connections: 1,
             connection_contexts: Sharing::Shared,
+            window: Span(Duration::from_secs(10)),
             rate: None,
             throttle: Throttle::Smooth,
             mode: Mode::Composed,
@@ -613,6 +617,8 @@ impl Profile {
         self.packet_size.clone().unwrap_or(match transport {
             Transport::Udp => PacketSize::Fill(Bytes(1432)),
             Transport::Unixgram | Transport::Unix | Transport::Tcp => PacketSize::Fill(Bytes(8192)),
+            // Of columns, the parts in which messages are composed.
+            Transport::Http if self.payload.is_statsd() => PacketSize::Fill(Bytes(1432)),
             Transport::Http => PacketSize::Fill(Bytes(64 << 10)),
         })
     }

@@ -246,6 +246,16 @@ impl Profile {
         check((1..=10_000).contains(&self.connections), || {
             format!("connections: {} is outside 1..10000", self.connections)
         })?;
+        let window = self.window.0;
+        check(
+            window.subsec_nanos() == 0 && (1..=3600).contains(&window.as_secs()),
+            || {
+                format!(
+                    "window: {} is not a whole number of seconds, 1s to 1h",
+                    self.window
+                )
+            },
+        )?;
         Ok(())
     }
 

@@ -5,6 +5,7 @@ mod plan;
 mod report;
 mod worker;
 
+pub(crate) use report::Tally;
 pub use report::{Lateness, LoadVerdict, Progress, Report, SentStream};
 
 use crate::manifest::Marker;
@@ -16,7 +17,6 @@ use crate::sys::BATCH;
 use crate::target::Target;
 use crate::units::RateUnit;
 use plan::Plan;
-use report::Tally;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -124,6 +124,18 @@ pub struct Running {
 }
 
 impl Running {
+    pub(crate) fn new(
+        progress: Vec<Arc<Progress>>,
+        stop: Arc<AtomicBool>,
+        handle: std::thread::JoinHandle<(Report, Option<RunError>)>,
+    ) -> Running {
+        Running {
+            progress,
+            stop,
+            handle,
+        }
+    }
+
     pub fn is_finished(&self) -> bool {
         self.handle.is_finished()
     }
@@ -137,6 +149,9 @@ impl Running {
 /// Starts a load. Connects and builds before it returns; sending starts immediately after.
 pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
     let plan = Plan::of(load, options)?;
+    if load.is_columns() {
+        return crate::columns::start(load, options);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     let shares: Vec<Share> = (0..plan.threads)
         .map(|thread| Share::open(load, options, &plan, thread))
@@ -388,24 +403,9 @@ impl SendingThreads {
         started_unix_ns: u64,
         kernel_drops: Option<u64>,
     ) -> Report {
-        let tally = sum.tally;
-        Report {
-            packets: tally.packets,
-            messages: tally.messages,
-            bytes: tally.bytes,
-            elapsed: tally.elapsed,
+        let mut report = Report {
             unit: self.load.profile.rate_unit(),
             scheduled: sum.scheduled,
-            achieved: tally.units_sent,
-            late_packets: tally.late_packets,
-            lateness_p99_s: sum.lateness.quantile(0.99),
-            blocked: tally.blocked,
-            refused_packets: tally.refused_packets,
-            refused_messages: tally.refused_messages,
-            cpu_user: tally.cpu_user,
-            cpu_system: tally.cpu_system,
-            run_delay: tally.run_delay,
-            system_calls: tally.system_calls,
             send_buffer,
             markers: sum.markers,
             sent: sum.sent,
@@ -413,7 +413,10 @@ impl SendingThreads {
             threads: self.plan.threads,
             kernel_drops,
             gso: sum.gso,
-        }
+            ..Report::default()
+        };
+        report.add(&sum.tally, &sum.lateness);
+        report
     }
 }
 

@@ -4,7 +4,6 @@ use super::{Backpressure, Framing, Options, RunError};
 use crate::profile::{Payload, StreamFraming, Transport};
 use crate::requests;
 use crate::source::Load;
-use crate::target::Target;
 use crate::units::RateUnit;
 use std::time::Duration;
 
@@ -69,16 +68,14 @@ fn check_extras(load: &Load, options: &Options) -> Result<(), RunError> {
     if !options.headers.is_empty() && load.transport != Transport::Http {
         return usage("headers: only requests have them, to http:// and grpc://");
     }
+    if options.markers.is_some() && load.transport == Transport::Http {
+        return usage("markers: a gauge between requests would be no request; they need another transport");
+    }
     for header in &options.headers {
         requests::check_header(header).map_err(|error| RunError::Usage(error.to_string()))?;
     }
-    if matches!(options.target, Target::Grpc { .. }) && crate::grpc::method(profile.payload).is_none() {
-        return usage(format!(
-            "payload {}: grpc:// takes otlp-logs, otlp-metrics and otlp-traces",
-            profile.payload.name()
-        ));
-    }
-    Ok(())
+    let fits = options.target.takes(profile.payload);
+    fits.map_err(|error| RunError::Usage(error.to_string()))
 }
 
 fn framing(load: &Load, options: &Options) -> Result<Framing, RunError> {

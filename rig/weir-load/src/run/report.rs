@@ -1,6 +1,6 @@
 //! Result of a run, and the cause of a shortfall.
 
-use crate::manifest::Marker;
+use crate::manifest::{ColumnsSent, Marker};
 use crate::units::RateUnit;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct SentStream {
 }
 
 impl SentStream {
-    pub(super) fn skip(&mut self, packet: u64) {
+    pub(crate) fn skip(&mut self, packet: u64) {
         match self.skipped.last_mut() {
             Some((_, end)) if *end == packet => *end += 1,
             _ => self.skipped.push((packet, packet + 1)),
@@ -45,14 +45,14 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    pub(super) fn new() -> Lateness {
+    pub(crate) fn new() -> Lateness {
         Lateness {
             buckets: vec![0; 40 * 8],
             total: 0,
         }
     }
 
-    pub(super) fn add(&mut self, late: Duration, packets: u64) {
+    pub(crate) fn add(&mut self, late: Duration, packets: u64) {
         let micros = late.as_micros() as u64 + 1;
         let power = 63 - micros.leading_zeros() as u64;
         let part = ((micros << 3) >> power) & 7;
@@ -61,7 +61,7 @@ impl Lateness {
         self.total += packets;
     }
 
-    pub(super) fn merge(&mut self, other: &Lateness) {
+    pub(crate) fn merge(&mut self, other: &Lateness) {
         for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
             *mine += theirs;
         }
@@ -120,7 +120,7 @@ impl Tally {
 }
 
 /// Result of one run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     pub packets: u64,
     pub messages: u64,
@@ -147,6 +147,8 @@ pub struct Report {
     pub kernel_drops: Option<u64>,
     /// Whether segmentation offload was used until the end.
     pub gso: bool,
+    /// Windows and requests of a load of columns.
+    pub columns: Option<ColumnsSent>,
 }
 
 /// The cause of a shortfall.
@@ -173,6 +175,23 @@ impl LoadVerdict {
 }
 
 impl Report {
+    pub(crate) fn add(&mut self, tally: &Tally, lateness: &Lateness) {
+        self.packets = tally.packets;
+        self.messages = tally.messages;
+        self.bytes = tally.bytes;
+        self.elapsed = tally.elapsed;
+        self.achieved = tally.units_sent;
+        self.late_packets = tally.late_packets;
+        self.lateness_p99_s = lateness.quantile(0.99);
+        self.blocked = tally.blocked;
+        self.refused_packets = tally.refused_packets;
+        self.refused_messages = tally.refused_messages;
+        self.cpu_user = tally.cpu_user;
+        self.cpu_system = tally.cpu_system;
+        self.run_delay = tally.run_delay;
+        self.system_calls = tally.system_calls;
+    }
+
     /// The cause of a shortfall: the target pushed back, the generator was late, or the host took its core away.
     pub fn verdict(&self) -> LoadVerdict {
         let elapsed = self.elapsed.as_secs_f64() * f64::from(self.threads);
@@ -242,6 +261,7 @@ mod tests {
             threads: 1,
             kernel_drops: Some(0),
             gso: false,
+            columns: None,
         }
     }
 

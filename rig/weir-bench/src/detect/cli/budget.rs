@@ -49,7 +49,7 @@ pub struct Args {
     /// Seed of the payload and the order of runs [default: random].
     #[arg(long)]
     seed: Option<u64>,
-    /// Folder with the experiments [default: experiments/ here if it exists, else the built-in one].
+    /// Folder with the experiments [default: the built-in ones and experiments/ here].
     #[arg(long, value_name = "FOLDER")]
     library: Option<PathBuf>,
     /// Directory of stored runs.

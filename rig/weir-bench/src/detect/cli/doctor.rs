@@ -3,7 +3,7 @@
 use super::out;
 use crate::detect::run::{self, DetectError};
 use crate::detect::{history, procfs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use weir_rig_base::{clock, cpu};
 
 #[derive(clap::Args)]
@@ -18,27 +18,27 @@ pub fn run(a: &Args) -> Result<u8, DetectError> {
     print_host(clock);
     print_limits();
     print_neighbours();
-    for (together, what) in [
-        (true, "calibration, concurrent arms"),
-        (false, "calibration, arms in turn"),
-    ] {
-        let note = history::stored_calibration(
-            &a.cache.clone().unwrap_or_else(run::default_cache),
-            &run::calibration_key(together),
-        );
-        let alone = if together {
-            ""
-        } else {
-            " --set measure.together=false"
-        };
-        let none = || format!("none: make one with `weir-bench aa{alone}`");
-        print_check(
-            note.is_some(),
-            what,
-            note.as_ref().map_or_else(none, |note| note.sentence()),
-        );
-    }
+    print_calibrations(&a.cache.clone().unwrap_or_else(run::default_cache));
     Ok(if clock { 0 } else { 5 })
+}
+
+/// Calibrations of a busy machine are printed only where there are any: a quiet one needs none.
+fn print_calibrations(cache: &Path) {
+    let host = procfs::describe_host();
+    for (together, how, flag) in [
+        (true, "concurrent arms", ""),
+        (false, "arms in turn", " --set measure.together=false"),
+    ] {
+        for (busy, where_) in [(false, ""), (true, ", busy machine")] {
+            let key = run::calibration_key(&host, together, busy);
+            let (usable, detail) = match history::stored_calibration(cache, &key) {
+                Some(note) => (note.is_usable(), note.sentence()),
+                None if busy => continue,
+                None => (false, format!("none: make one with `weir-bench aa{flag}`")),
+            };
+            print_check(usable, &format!("calibration, {how}{where_}"), detail);
+        }
+    }
 }
 
 fn print_check(ok: bool, what: &str, detail: impl std::fmt::Display) {

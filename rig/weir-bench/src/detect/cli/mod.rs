@@ -2,6 +2,7 @@
 
 mod budget;
 mod doctor;
+mod history;
 
 use super::analysis::{self, Report};
 use super::layer::ConfigError;
@@ -10,7 +11,7 @@ use super::record;
 use super::report::Positive;
 use super::run::{self, DetectError, Finished, Options, Selection};
 use super::targets::Targets;
-use super::{history, practice, profile, report, smp};
+use super::{history as results, micro, practice, profile, report, smp};
 use clap::{Args, Subcommand, ValueEnum};
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -40,8 +41,10 @@ pub enum Command {
     /// A load, a target and a sink with a known result, to measure the detector itself.
     #[command(subcommand, hide = true)]
     Practice(practice::Role),
-    /// Find level changes in a history of results.
-    History(HistoryArgs),
+    /// Find level changes in a history of results; print them, write a page, or keep notes at them.
+    History(history::Args),
+    /// Judge results of go test -bench, criterion or hyperfine by the statistics of a comparison.
+    Micro(micro::Args),
     /// Convert an experiment folder of Datadog's SMP suite.
     ImportSmp(ImportArgs),
 }
@@ -181,27 +184,15 @@ pub struct ReportArgs {
 pub struct ShowArgs {
     /// An experiment [default: list everything].
     experiment: Option<String>,
-    /// Apply the settings of this target.
+    /// Apply the settings of this target; `none`: those of a case with its own `target.command`.
     #[arg(long = "as", value_name = "TARGET")]
     like: Option<String>,
-    /// Folder with cases, templates, suites and presets [default: experiments/ here if it exists, else the built-in one].
+    /// Folder with cases, templates, suites and presets [default: the built-in ones and experiments/ here].
     #[arg(long, value_name = "FOLDER")]
     library: Option<PathBuf>,
     /// File that describes further programs, like the library's targets.yaml.
     #[arg(long, value_name = "FILE")]
     targets: Option<PathBuf>,
-}
-
-#[derive(Args)]
-pub struct HistoryArgs {
-    /// A file written with `--history`.
-    file: PathBuf,
-    /// Print CSV for other tools instead.
-    #[arg(long)]
-    csv: bool,
-    /// Smallest level change to report, in percent.
-    #[arg(long, default_value_t = 2.0, value_name = "PERCENT")]
-    change_min: f64,
 }
 
 #[derive(Args)]
@@ -239,7 +230,8 @@ fn run_command(command: Command, argv: &[String]) -> Code {
         Command::Report(a) => print_report(&a),
         Command::Show(a) => show(&a),
         Command::Doctor(a) => doctor::run(&a),
-        Command::History(a) => print_history(&a),
+        Command::History(a) => history::run(&a),
+        Command::Micro(a) => micro::run(&a),
         Command::Practice(role) => practice::run(role).map_err(DetectError::failed),
         Command::ImportSmp(a) => import_smp(&a),
     }
@@ -256,7 +248,13 @@ struct Measuring {
 impl Measuring {
     fn of(command: Command, argv: &[String]) -> Result<Measuring, DetectError> {
         let (options, rows, gate) = match &command {
-            Command::Compare(a) => (a.arms.options(&a.wanted, argv)?, a.rows, &a.gate),
+            Command::Compare(a) => {
+                let options = Options {
+                    confirms: true,
+                    ..a.arms.options(&a.wanted, argv)?
+                };
+                (options, a.rows, &a.gate)
+            }
             Command::Aa(a) => {
                 let options = Options {
                     calibrates: true,
@@ -345,15 +343,22 @@ fn conclude(finished: &Finished, wanted: &Selection, gate: &Gate) -> Code {
     }
     if let Some(note) = &report.calibration {
         let cache = wanted.cache();
-        history::store_calibration(&cache, &finished.calibration_key, note)
+        let kept = results::store_calibration(&cache, &finished.calibration_key, note)
             .map_err(|e| DetectError::failed_at(&cache, e))?;
+        if let Some(kept) = kept {
+            eprintln!(
+                "the stored calibration has more rows and stays: {}",
+                kept.sentence()
+            );
+        }
     } else if let Some(file) = &wanted.history {
-        history::append(file, &report, &run::host_key()).map_err(|e| DetectError::failed_at(file, e))?;
+        results::append(file, &report, &run::host_key(&report.run.host))
+            .map_err(|e| DetectError::failed_at(file, e))?;
     }
     Ok(gate.code(&report))
 }
 
-fn out(text: &str) {
+pub(super) fn out(text: &str) {
     // A closed pipe (`| head`) is not an error worth a message.
     let _ = io::stdout().write_all(text.as_bytes());
 }
@@ -417,7 +422,10 @@ fn show(a: &ShowArgs) -> Code {
     let found = library.select(std::slice::from_ref(name))?.into_iter().next();
     let case = found.ok_or_else(|| ConfigError(format!("no {name}")))?;
     let layer = match &a.like {
-        Some(target) => resolved_layer(&case, &targets.get(target)?.overlay),
+        Some(target) => {
+            let overlay = targets.like(target)?.map(|d| d.overlay.clone());
+            resolved_layer(&case, &overlay.unwrap_or_default())
+        }
         None => case.layer,
     };
     out(&serde_saphyr::to_string(&layer).map_err(|error| ConfigError(error.to_string()))?);
@@ -442,19 +450,6 @@ fn listing(library: &Library, targets: &Targets) -> Result<String, DetectError> 
         text.push_str(&format!("  {:<44} {} ({found})\n", d.name, d.description));
     }
     Ok(text)
-}
-
-fn print_history(a: &HistoryArgs) -> Code {
-    let entries = history::read(&a.file).map_err(DetectError::config)?;
-    let options = weir_regress::change_point::Options {
-        change_min: a.change_min / 100.0,
-        ..Default::default()
-    };
-    out(&match a.csv {
-        true => history::csv(&entries),
-        false => history::describe(&entries, &options),
-    });
-    Ok(0)
 }
 
 fn import_smp(a: &ImportArgs) -> Code {

@@ -352,6 +352,10 @@ impl TargetLayer {
         })
     }
 
+    pub fn has_command(&self) -> bool {
+        self.command.get().is_some_and(|command| !command.is_empty())
+    }
+
     fn files(&self) -> Result<BTreeMap<String, String>> {
         for (path, slot) in &self.files {
             if path.starts_with('/') || path.split('/').any(|part| part == "..") {

@@ -6,7 +6,7 @@ pub use files::{Layer, SinkLayer, TargetLayer};
 
 use super::goal::Goal;
 use super::record::Budget;
-use super::rig::{TARGET_BOOKS, TARGET_RESULT};
+use super::rig::{TARGET_BOOKS, TARGET_COUNTER, TARGET_RESULT};
 use super::values::CheckRule;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Experiment {
         let by_points = self
             .sinks
             .iter()
-            .any(|s| ![TARGET_BOOKS, TARGET_RESULT].contains(&s.kind.as_str()));
+            .any(|s| ![TARGET_BOOKS, TARGET_COUNTER, TARGET_RESULT].contains(&s.kind.as_str()));
         let verified = self.sinks.iter().any(|s| s.verify);
         verified || (by_points && self.valid.min_target_share.is_some()) || self.valid.overload
     }
@@ -157,6 +157,11 @@ impl Sink {
     /// Whether nothing must be started: the target itself reports its deliveries.
     pub fn is_target(&self) -> bool {
         self.kind.starts_with("target-")
+    }
+
+    /// Whether it counts what the target has taken, not what it has passed on.
+    pub fn needs_no_flush(&self) -> bool {
+        self.kind == TARGET_COUNTER
     }
 }
 

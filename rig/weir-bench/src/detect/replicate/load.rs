@@ -165,10 +165,8 @@ impl ReplicateRun<'_> {
             let what = format!("the load ended with {}{log}", process::describe(status));
             return Err(invalid(what));
         }
-        match load.manifest.is_file() {
-            true => Ok(true),
-            false => Err(invalid("the load wrote no manifest")),
-        }
+        check_manifest(&load.manifest).map_err(|why| invalid(format!("{}: {why}", load.process.name())))?;
+        Ok(true)
     }
 
     /// Time of a load's first packet, on the clock of this run.
@@ -181,6 +179,30 @@ impl ReplicateRun<'_> {
     }
 }
 
+/// Why a load cannot be judged by its manifest.
+#[derive(Debug, PartialEq, thiserror::Error)]
+enum ManifestError {
+    #[error("it wrote no manifest; a load by command gets the path of the file as {{manifest}}")]
+    Missing,
+    #[error("its manifest is no JSON: {0}")]
+    Json(String),
+    #[error("its manifest has no number totals.messages, the messages that it sent")]
+    Messages,
+}
+
+fn check_manifest(path: &Path) -> Result<(), ManifestError> {
+    let text = fs::read_to_string(path).map_err(|_| ManifestError::Missing)?;
+    let manifest: serde_json::Value =
+        serde_json::from_str(&text).map_err(|e| ManifestError::Json(e.to_string()))?;
+    let sent = manifest.pointer("/totals/messages");
+    let is_number =
+        |v: &serde_json::Value| v.is_number() || v.as_str().is_some_and(|s| s.parse::<f64>().is_ok());
+    match sent.is_some_and(is_number) {
+        true => Ok(()),
+        false => Err(ManifestError::Messages),
+    }
+}
+
 /// Host and port after a scheme.
 fn host(address: &str) -> Option<&str> {
     address.split('/').next().filter(|host| !host.is_empty())
@@ -190,5 +212,30 @@ fn pause(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end && !signal::interrupted() {
         thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_without_its_one_required_number_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let checked = |text: &str| {
+            let path = dir.path().join("manifest.json");
+            fs::write(&path, text).unwrap();
+            check_manifest(&path).map_err(|e| e.to_string())
+        };
+        assert_eq!(checked(r#"{"totals": {"messages": 7}}"#), Ok(()));
+        assert_eq!(checked(r#"{"totals": {"messages": "7"}}"#), Ok(()));
+        assert!(
+            checked(r#"{"messages": 7}"#)
+                .unwrap_err()
+                .contains("totals.messages")
+        );
+        assert!(checked("{").unwrap_err().contains("no JSON"));
+        let missing = check_manifest(&dir.path().join("nothing"));
+        assert!(missing.unwrap_err().to_string().contains("as {manifest}"));
     }
 }

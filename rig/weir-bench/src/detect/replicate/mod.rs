@@ -9,12 +9,13 @@ mod sinks;
 pub use barrier::ArmBarrier;
 
 use super::capture::{self, Event, Header};
-use super::experiment::Experiment;
+use super::experiment::{Experiment, Sink};
 use super::layer::ConfigError;
 use super::observe::{Observation, Observer, Plan};
 use super::process::{self, Cgroup, POLL, Process, Start, Stopped};
 use super::rig::{self, Phases};
 use super::values::{self, Measured, Rules};
+use super::{procfs, report};
 use barrier::BarrierGuard;
 use names::Names;
 use sinks::Sinks;
@@ -25,6 +26,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_rig_base::{clock, signal};
+
+/// Longest wait after the load for the target to take what waits in its sockets.
+const TAKEN_WAIT: Duration = Duration::from_secs(20);
 
 /// Takes extra records while the load runs; returns notes.
 pub type Profiler<'a> = &'a (dyn Fn(&Profiled) -> Vec<String> + Sync);
@@ -194,8 +198,11 @@ fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Obse
     trial.wait_ready(&mut target)?;
     let mut seen = trial.lifetime_cpu(&target);
     trial.wait_at_barrier(1);
+    observer.read_now();
     let phases = trial.load(&mut target, &observer)?;
     trial.events.add("load-ended", "")?;
+    trial.wait_until_taken(&mut target)?;
+    observer.read_now();
     trial.wait_at_barrier(2);
     trial.drain(&mut target)?;
     sinks.fetch_books(r.folder, &mut target)?;
@@ -321,11 +328,33 @@ impl ReplicateRun<'_> {
         seen.into_iter().collect()
     }
 
+    /// Waits until nothing that was sent waits in the target's sockets: the end of its work for this load.
+    fn wait_until_taken(&mut self, target: &mut Process) -> Result<(), Problem> {
+        let members = procfs::tree(target.pid, &procfs::all_processes());
+        let sockets = members.iter().filter_map(|p| procfs::descriptors(p.pid));
+        let sockets: Vec<u64> = sockets.flat_map(|(_, inodes)| inodes).collect();
+        let deadline = Instant::now() + TAKEN_WAIT;
+        loop {
+            let waiting: u64 = procfs::receive_queues(&sockets).iter().sum();
+            if waiting == 0 {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let time = report::show_duration(TAKEN_WAIT);
+                return Err(invalid(format!(
+                    "{waiting} bytes still waited in the target's sockets {time} after the load: it is too fast for this target here"
+                )));
+            }
+            watch_target(target)?;
+            thread::sleep(POLL);
+        }
+    }
+
     /// Waits until the last aggregated data has reached the sink.
     fn drain(&self, target: &mut Process) -> Result<(), Problem> {
         let e = self.r.experiment;
         let wait = e.measure.drain.unwrap_or_else(|| {
-            if e.sinks.is_empty() {
+            if e.sinks.iter().all(Sink::needs_no_flush) {
                 Duration::ZERO
             } else if e.target.flushes_at_stop {
                 // It flushes when it stops, so only data in flight needs a moment.

@@ -52,10 +52,15 @@ impl Sinks {
     /// Queries targets for their books while they still run.
     pub fn fetch_books(&self, folder: &Path, target: &mut Process) -> Result<(), Problem> {
         for (i, (_, sink)) in self.0.iter().enumerate() {
-            if sink.kind == rig::TARGET_BOOKS {
-                let report = rig::numbered(folder, "sink", i, "json");
-                let watch = || super::watch_target(target);
-                books::fetch(&sink.listen, &folder.join("manifest.json"), &report, watch)?;
+            let (manifest, report) = (
+                folder.join("manifest.json"),
+                rig::numbered(folder, "sink", i, "json"),
+            );
+            let watch = || super::watch_target(target);
+            match sink.kind.as_str() {
+                rig::TARGET_BOOKS => books::fetch(&sink.listen, &manifest, &report, watch)?,
+                rig::TARGET_COUNTER => books::count((&sink.listen, &sink.args), &manifest, &report, watch)?,
+                _ => {}
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::detect::values;
 use std::fmt::Write as _;
 use std::path::Path;
 
-const CSS: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2rem auto;padding:0 1rem;color:#111;background:#fff}\
+pub const CSS: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2rem auto;padding:0 1rem;color:#111;background:#fff}\
 table{border-collapse:collapse;width:100%;font-size:13px}th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #e5e7eb;white-space:nowrap}\
 td.wrap{white-space:normal}.scroll{overflow-x:auto}h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}h3{font-size:1rem;margin:1.2rem 0 .3rem}\
 .worse{background:#fef2f2}.better{background:#f0fdf4}.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));gap:.6rem}svg{width:100%;height:auto}\

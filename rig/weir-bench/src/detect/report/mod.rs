@@ -4,10 +4,10 @@ mod html;
 mod junit;
 mod markdown;
 mod sign;
-mod svg;
+pub mod svg;
 mod terminal;
 
-use super::analysis::{Change, CheckRow, Report, Row, show_change};
+use super::analysis::{Change, CheckRow, Report, Row, UNCONFIRMED, UNPROVEN, show_change};
 use super::capture::{Capture, Phase, Point};
 use std::fs;
 use std::io;
@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_rig_base::clock::civil;
 
-pub use html::html;
+pub use html::{CSS, html};
 pub use junit::{escape, junit};
 pub use markdown::markdown;
 pub use sign::Positive;
-pub use terminal::terminal;
+pub use terminal::{Table, terminal};
 
 /// `20261121T093000` from seconds since 1970.
 pub fn stamp(unix: u64) -> String {
@@ -44,7 +44,7 @@ pub fn mark(row: &Row) -> &'static str {
 
 /// Rows worth attention.
 pub fn is_interesting(row: &Row) -> bool {
-    row.is_change() || row.newly_erratic
+    row.is_change() || row.newly_erratic || [UNPROVEN, UNCONFIRMED].contains(&row.verdict.as_str())
 }
 
 pub fn goal_title(row: &Row) -> String {
@@ -56,11 +56,29 @@ pub fn goal_title(row: &Row) -> String {
 }
 
 pub fn verdict_title(row: &Row) -> String {
-    let mut text = row.verdict.clone();
+    let mut text = match row.verdict.as_str() {
+        UNPROVEN => "delivery not proven".to_owned(),
+        UNCONFIRMED => "regression, not confirmed".to_owned(),
+        "regression" if row.confirmation.is_some() => "regression, confirmed".to_owned(),
+        verdict if row.unproven => format!("{verdict}, delivery not proven"),
+        verdict => verdict.to_owned(),
+    };
     if row.newly_erratic && row.verdict != "erratic" {
         text.push_str(", newly erratic");
     } else if row.newly_erratic {
         text = "newly erratic".to_owned();
+    }
+    if let Some(second) = &row.confirmation {
+        let change = second.change.as_ref().map_or(String::new(), |c| {
+            format!(" {} {}", delta(row, c), interval(row, c))
+        });
+        text.push_str(&format!(" (second measurement:{change}, {})", second.verdict));
+    }
+    if row.disturbed > 0 {
+        text.push_str(&format!(
+            " (machine busy in {} of {} pairs)",
+            row.disturbed, row.pairs
+        ));
     }
     if row.declared_erratic {
         text.push_str(" (declared erratic)");

@@ -333,6 +333,59 @@ pub fn ecdf(name: &str, baseline: &[f64], comparison: &[f64], show: impl Fn(f64)
     small(o)
 }
 
+/// One result in a history.
+pub struct Dot {
+    pub value: f64,
+    pub title: String,
+    pub note: Option<String>,
+}
+
+/// Results in the order of time, with the levels between changes: (index of the first result after it, acknowledged).
+pub fn history(name: &str, dots: &[Dot], changes: &[(usize, bool)], show: impl Fn(f64) -> String) -> Svg {
+    let (left, right, top, bottom) = (70.0, 440.0, 24.0, 190.0);
+    let y = Axis::over(dots.iter().map(|d| d.value), bottom, top);
+    let x = |i: f64| left + (i + 0.5) / dots.len().max(1) as f64 * (right - left);
+    let mut o = frame(&y, left, right, show);
+    let line: Vec<String> = dots
+        .iter()
+        .enumerate()
+        .map(|(i, d)| format!("{:.1},{:.1}", x(i as f64), y.at(d.value)))
+        .collect();
+    let _ = write!(
+        o,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{COMPARISON}\" stroke-opacity=\".4\"/>",
+        line.join(" ")
+    );
+    for (index, acknowledged) in changes {
+        let dashes = if *acknowledged { "1 3" } else { "5 3" };
+        let _ = write!(
+            o,
+            "<line class=\"axis\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{top}\" y2=\"{bottom}\" stroke-dasharray=\"{dashes}\"/>",
+            x(*index as f64 - 0.5)
+        );
+    }
+    for (i, d) in dots.iter().enumerate() {
+        let (cx, cy) = (x(i as f64), y.at(d.value));
+        let shape = match &d.note {
+            None => format!("<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3\" fill=\"{COMPARISON}\">"),
+            Some(_) => format!(
+                "<path class=\"note\" d=\"M{cx:.1},{:.1}l5,9h-10z\" fill=\"#b45309\">",
+                cy - 5.0
+            ),
+        };
+        let end = if d.note.is_some() { "path" } else { "circle" };
+        let note = d.note.as_ref().map_or(String::new(), |note| format!("; {note}"));
+        let _ = write!(
+            o,
+            "{shape}<title>{}{}</title></{end}>",
+            escape(&d.title),
+            escape(&note)
+        );
+    }
+    title(&mut o, left, name);
+    small(o)
+}
+
 /// A number without needless zeros.
 fn short(v: f64) -> String {
     let text = format!("{v:.2}");

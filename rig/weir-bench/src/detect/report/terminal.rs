@@ -121,24 +121,24 @@ fn dimensions(o: &mut String, r: &Report, colour: bool, all: bool) {
 }
 
 /// Rows with one width per column, each with its meaning: better, worse, none or unknown.
-struct Table<const N: usize> {
+pub struct Table<const N: usize> {
     head: [String; N],
     rows: Vec<([String; N], String)>,
 }
 
 impl<const N: usize> Table<N> {
-    fn new(head: [&str; N]) -> Self {
+    pub fn new(head: [&str; N]) -> Self {
         Table {
             head: head.map(str::to_owned),
             rows: Vec::new(),
         }
     }
 
-    fn row(&mut self, cells: [String; N], perf: &str) {
+    pub fn row(&mut self, cells: [String; N], perf: &str) {
         self.rows.push((cells, perf.to_owned()));
     }
 
-    fn write(&self, o: &mut String, colour: bool) {
+    pub fn write(&self, o: &mut String, colour: bool) {
         let all = || {
             [&self.head]
                 .into_iter()

@@ -1,5 +1,6 @@
 //! A complete run: plan, pairs in random order, retries, interruption and resumption.
 
+mod attempts;
 mod prepare;
 mod progress;
 mod rig;
@@ -10,12 +11,14 @@ pub use rig::Rig;
 
 use super::layer::ConfigError;
 use super::library::Library;
-use super::procfs;
 use super::record::{self, ArmInfo, CalibrationNote, RUN_VERSION, RunInfo};
 use super::replicate::Abort;
 use super::targets::ArmProgram;
+use super::{analysis, procfs};
 use crate::common;
+use attempts::PairTally;
 use runner::Runner;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +27,9 @@ use weir_rig_base::{clock, process, signal};
 
 /// Minimum free space: a run that cannot store its results is refused before it costs an hour.
 const FREE_MIN: u64 = 200 << 20;
+
+/// Entry that starts plain binaries.
+const USUAL_TARGET: &str = "weir";
 
 /// Selection and settings of a run, shared by all measuring commands.
 #[derive(clap::Args, Debug, Clone)]
@@ -34,14 +40,14 @@ pub struct Selection {
     /// Also the experiments of this suite.
     #[arg(long)]
     pub suite: Option<String>,
-    /// Folder with cases, templates, suites and presets [default: experiments/ here if it exists, else the built-in one].
+    /// Folder with cases, templates, suites and presets [default: the built-in ones and experiments/ here].
     #[arg(long, value_name = "FOLDER")]
     pub library: Option<PathBuf>,
     /// File that describes further programs, like the library's targets.yaml.
     #[arg(long, value_name = "FILE")]
     pub targets: Option<PathBuf>,
     /// Target whose entry starts `bin:` and `git:` programs; `none`: the experiment's `target.command`.
-    #[arg(long = "as", default_value = "weir", value_name = "TARGET")]
+    #[arg(long = "as", default_value = USUAL_TARGET, value_name = "TARGET")]
     pub like: String,
     /// `thorough` (the experiments' settings), or the name of a file in presets/ such as `quick`.
     #[arg(long, default_value = "thorough")]
@@ -130,6 +136,8 @@ pub struct Options {
     pub calibrates: bool,
     /// Rows per experiment, each a comparison of its own.
     pub rows: Option<usize>,
+    /// A regression that was found beside accepted disturbances is measured a second time.
+    pub confirms: bool,
     pub seed: u64,
     /// Folder of a run that is resumed.
     pub resume: Option<PathBuf>,
@@ -147,6 +155,7 @@ impl Options {
             args: Default::default(),
             calibrates: false,
             rows: None,
+            confirms: false,
             resume: None,
             argv: argv.to_vec(),
         })
@@ -203,45 +212,85 @@ pub struct Finished {
 /// Runs or continues the plan. `None` if it was only printed. After the directory exists, measurements are never lost.
 pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
     let (prepared, arms) = prepare(o)?;
+    hint_at_own_commands(&prepared, &o.wanted.like, &o.specs);
     let modes = modes(&prepared, o.calibrates)?;
-    let calibration = weakest(&modes, &o.wanted.cache());
+    let host = procfs::describe_host();
+    let calibration = weakest(&modes, &o.wanted, &host);
     if o.wanted.require_calibration {
-        require(calibration.as_ref())?;
+        require(calibration.as_ref(), &o.wanted)?;
     }
     let rounds_max = prepared.iter().map(|p| p.info.pairs_max).max().unwrap_or(0);
-    let schedule = plan(o.seed, prepared.len(), rounds_max);
+    let rounds = rounds_max + PairTally::replaceable(rounds_max);
+    let schedule = plan(o.seed, prepared.len(), rounds);
     if o.wanted.plan {
         print_plan(&prepared, &schedule, o.seed);
         return Ok(None);
     }
     let library = o.wanted.library()?.name;
-    let info = run_info(o, &prepared, &arms, calibration, library);
+    let info = run_info(o, &prepared, &arms, calibration, library, host);
+    let key = calibration_key(&info.host, !modes.contains(&false), info.busy_accepted);
     let folder = open_folder(o, &info)?;
     // Children run in other directories, so every path that they get must be absolute.
     let folder = fs::canonicalize(&folder).map_err(|e| DetectError::failed_at(&folder, e))?;
     let mut runner = Runner::new(o, &prepared, &arms, info.id, folder.clone())?;
     signal::catch_interrupts();
     process::become_subreaper();
-    let (interrupted, aborted) = match runner.all(&schedule) {
+    let mut outcome = runner.all(&schedule);
+    if o.confirms && outcome.is_ok() {
+        let doubtful = unconfirmed(&folder)?;
+        if !doubtful.is_empty() {
+            outcome = runner.confirm(&doubtful, &plan(o.seed ^ SECOND, prepared.len(), rounds));
+        }
+    }
+    let (interrupted, aborted) = match outcome {
         Ok(()) => (false, None),
         Err(Abort::Interrupted) => (true, None),
         Err(other) => (false, Some(other.to_string())),
     };
     Ok(Some(Finished {
-        calibration_key: calibration_key(!modes.contains(&false)),
+        calibration_key: key,
         folder,
         interrupted,
         aborted,
     }))
 }
 
-fn require(calibration: Option<&CalibrationNote>) -> Result<(), DetectError> {
-    if calibration.is_some_and(|c| c.state != "failed") {
+/// A case with a command of its own that another command replaces was most likely meant to use it.
+fn hint_at_own_commands(prepared: &[Prepared], like: &str, specs: &[String; 2]) {
+    if like != USUAL_TARGET || !specs.iter().any(|spec| spec.starts_with("bin:")) {
+        return;
+    }
+    for p in prepared.iter().filter(|p| p.case.layer.target.has_command()) {
+        eprintln!(
+            "{}: its target.command is not used, because `bin:` programs start like the target {like}; --as none uses it",
+            p.name
+        );
+    }
+}
+
+/// Changes the seed of a run into that of its confirmation.
+const SECOND: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Experiments with a regression that lacks its confirmation.
+fn unconfirmed(folder: &Path) -> Result<Vec<String>, DetectError> {
+    let report = analysis::analyze(folder).map_err(DetectError::failed)?;
+    let rows = report
+        .rows
+        .iter()
+        .filter(|row| row.verdict == analysis::UNCONFIRMED);
+    let mut names: Vec<String> = rows.map(|row| row.name().to_owned()).collect();
+    names.dedup();
+    Ok(names)
+}
+
+fn require(calibration: Option<&CalibrationNote>, wanted: &Selection) -> Result<(), DetectError> {
+    if calibration.is_some_and(CalibrationNote::is_usable) {
         return Ok(());
     }
     let found = calibration.map_or_else(String::new, |c| format!(" ({})", c.sentence()));
+    let flag = if wanted.accept_busy { " --accept-busy" } else { "" };
     Err(DetectError::Environment(format!(
-        "this machine has no accepted calibration{found}; make one with `weir-bench aa`"
+        "this machine has no accepted calibration{found}; make one with `weir-bench aa{flag}`"
     )))
 }
 
@@ -283,22 +332,32 @@ fn modes(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, DetectErr
     )))
 }
 
-/// The weakest calibration for these modes: none if one is missing, a failed one before an accepted one.
-fn weakest(modes: &[bool], cache: &Path) -> Option<CalibrationNote> {
-    let stored = |together: &bool| super::history::stored_calibration(cache, &calibration_key(*together));
+/// The weakest calibration for these modes: none if one is missing, one that is of no use before an accepted one.
+fn weakest(modes: &[bool], wanted: &Selection, host: &BTreeMap<String, String>) -> Option<CalibrationNote> {
+    let stored = |together: &bool| {
+        let key = calibration_key(host, *together, wanted.accept_busy);
+        super::history::stored_calibration(&wanted.cache(), &key)
+    };
     let notes: Vec<CalibrationNote> = modes.iter().map(stored).collect::<Option<_>>()?;
-    let failed = notes.iter().find(|n| n.state == "failed");
-    failed.or(notes.first()).cloned()
+    let weak = notes.iter().find(|n| !n.is_usable());
+    weak.or(notes.first()).cloned()
 }
 
-/// A calibration depends on the machine and on whether the arms are concurrent, not on the program.
-pub fn calibration_key(together: bool) -> String {
-    host_key() + if together { "; arms together" } else { "" }
+/// A calibration depends on the machine, on whether the arms are concurrent, and on whether disturbed pairs count; not on the program.
+pub fn calibration_key(host: &BTreeMap<String, String>, together: bool, busy_accepted: bool) -> String {
+    let mut key = host_key(host);
+    for (word, applies) in [("arms together", together), ("busy accepted", busy_accepted)] {
+        if applies {
+            key.push_str("; ");
+            key.push_str(word);
+        }
+    }
+    key
 }
 
-/// The properties of the machine that affect measurements.
-pub fn host_key() -> String {
-    let host = procfs::describe_host();
+/// The properties of the machine that affect measurements, from a description that was made before this program bound itself to some
+/// of the processors: later it sees fewer.
+pub fn host_key(host: &BTreeMap<String, String>) -> String {
     ["cpu", "cpus", "kernel"]
         .map(|key| host.get(key).cloned().unwrap_or_default())
         .join("; ")
@@ -310,6 +369,7 @@ fn run_info(
     arms: &[ArmProgram; 2],
     calibration: Option<CalibrationNote>,
     library: String,
+    host: BTreeMap<String, String>,
 ) -> RunInfo {
     let created = clock::unix_ns() / 1_000_000_000;
     let target_cpus = runnable(prepared).next().map(|p| match &p.arms[0].target.cpus {
@@ -326,7 +386,7 @@ fn run_info(
         argv: o.argv.clone(),
         seed: format!("{:#x}", o.seed),
         preset: o.wanted.preset.clone(),
-        host: procfs::describe_host(),
+        host,
         pinning: if target_cpus == "all" { "free" } else { "split" }.to_owned(),
         target_cpus,
         baseline: arms[0].info.clone(),

@@ -15,8 +15,6 @@ const STEAL: f64 = 0.02;
 /// The same for concurrent arms, which lose it equally: the ratios of pairs below this limit vary by 4 to 8 %, against 3 to 7 % for
 /// undisturbed pairs; above it, by 4 to 9 % (rig/docs/benchmarking.md).
 const STEAL_TOGETHER: f64 = 0.1;
-/// Stands for "no limit" in stored rules.
-const BUSY_ACCEPTED: f64 = 1e6;
 
 pub struct Prepared {
     pub name: String,
@@ -218,19 +216,15 @@ fn rules(e: &Experiment, o: &Options) -> Rules {
         Load::Profile { to, .. } => Some(to.as_str()),
         Load::Command { command, .. } => command.iter().find(|a| a.contains("udp://")).map(String::as_str),
     });
-    // If the user accepts a busy machine, a limit that nothing reaches keeps the figures in the record.
-    let unless_busy = |limit: f64| match o.wanted.accept_busy {
-        true => BUSY_ACCEPTED,
-        false => limit,
-    };
     let usual_steal = if e.together { STEAL_TOGETHER } else { STEAL };
     Rules {
         min_target_share: e.valid.min_target_share,
         generator_headroom: e.valid.generator_headroom,
         overload: e.valid.overload,
         idle: e.valid.idle,
-        max_steal: unless_busy(e.valid.max_steal.unwrap_or(usual_steal)),
-        max_foreign_cpu: unless_busy(e.valid.max_foreign_cpu),
+        max_steal: e.valid.max_steal.unwrap_or(usual_steal),
+        max_foreign_cpu: e.valid.max_foreign_cpu,
+        busy_accepted: o.wanted.accept_busy,
         udp: to.is_some_and(|t| t.contains("udp://")),
         all_out: e.load.iter().any(Load::all_out),
         together: e.together,

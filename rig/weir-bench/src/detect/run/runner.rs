@@ -1,5 +1,6 @@
 //! Runs the pairs of a plan in sequence, decides about further attempts, and stores each pair.
 
+use super::attempts::{ATTEMPTS, PairAttempts, PairTally, Round, Silence, explanation};
 use super::progress::Progress;
 use super::rig::Rig;
 use super::{DetectError, Options, Prepared};
@@ -9,7 +10,7 @@ use crate::detect::record::{self, ARMS, PairRecord};
 use crate::detect::replicate::{self, Abort, ArmBarrier, Replicate};
 use crate::detect::targets::ArmProgram;
 use crate::detect::values::Measured;
-use crate::detect::{analysis, procfs};
+use crate::detect::{analysis, procfs, report};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -20,9 +21,6 @@ use std::time::{Duration, Instant};
 use weir_regress::plan::{Order, PlannedPair};
 use weir_rig_base::{clock, signal};
 
-/// Attempts per pair: the first and two more at once. A pair that the machine disturbed each time gets as many again at the end, because a
-/// shortage of CPU time lasts for minutes, and as many again whenever the run is resumed.
-const ATTEMPTS: usize = 3;
 /// An adaptive run has seen enough when the interval is this narrow (percent, half width).
 const NARROW: f64 = 1.5;
 /// Maximum CPU use of everything else on the machine when a pair begins, as a share of a core.
@@ -31,53 +29,18 @@ const CALM: f64 = 0.05;
 /// Number, directory and measurement of a replicate; or why the run must stop, and what to remove.
 type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
 
-/// The state of a pair.
-#[derive(Debug, Clone, Copy, Default)]
-struct PairAttempts {
-    attempts: usize,
-    /// Attempts before the run was resumed.
-    earlier: usize,
-    /// Attempts that were invalid for reasons that waiting does not change.
-    invalid: usize,
-    valid: bool,
-}
-
-impl PairAttempts {
-    fn add(&mut self, arms: &[Measured; 2]) {
-        self.attempts += 1;
-        self.invalid += usize::from(arms.iter().any(|m| !m.invalid.is_empty()));
-        self.valid |= arms.iter().all(Measured::is_valid);
-    }
-
-    /// Maximum attempts by the end of a round.
-    fn attempts_max(&self, round: Round) -> usize {
-        match round {
-            Round::First => ATTEMPTS,
-            Round::Again => (2 * ATTEMPTS).max(self.earlier + ATTEMPTS),
-        }
-    }
-
-    fn is_over(&self, round: Round) -> bool {
-        self.valid || self.attempts >= self.attempts_max(round) || self.invalid >= ATTEMPTS
-    }
-}
-
-/// Every pair has its turn before a disturbed one gets another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Round {
-    First,
-    Again,
-}
-
 pub(super) struct Runner<'a> {
     o: &'a Options,
     prepared: &'a [Prepared],
     rig: Rig<'a>,
     folder: PathBuf,
-    /// By experiment and pair.
-    pairs: BTreeMap<(String, usize), PairAttempts>,
-    /// Experiments that cannot succeed: every attempt of a pair was invalid for its own reasons.
-    abandoned: BTreeMap<usize, String>,
+    /// The pairs that are run confirm regressions.
+    confirms: bool,
+    /// By experiment, purpose and pair.
+    pairs: BTreeMap<(String, bool, usize), PairAttempts>,
+    /// By experiment and purpose.
+    tallies: BTreeMap<(String, bool), PairTally>,
+    silence: Silence,
     progress: Progress,
 }
 
@@ -99,8 +62,10 @@ impl<'a> Runner<'a> {
             prepared,
             rig: Rig::new(prepared, arms, run_id)?,
             folder,
+            confirms: false,
             pairs: BTreeMap::new(),
-            abandoned: BTreeMap::new(),
+            tallies: BTreeMap::new(),
+            silence: Silence::new(Instant::now()),
             progress: Progress::new(planned.sum()),
         };
         runner.restore(&done);
@@ -114,10 +79,16 @@ impl<'a> Runner<'a> {
         for pair in done {
             if let Some(p) = self.prepared.iter().find(|p| p.name == pair.experiment) {
                 let arms = record::measure_pair(&self.folder, &p.info, pair);
-                let attempts = self.pairs.entry((p.name.clone(), pair.pair)).or_default();
+                let key = (p.name.clone(), pair.confirms, pair.pair);
+                let attempts = self.pairs.entry(key).or_default();
                 attempts.add(&arms);
                 attempts.earlier = attempts.attempts;
             }
+        }
+        for ((name, confirms, _), attempts) in &self.pairs {
+            let tally = self.tallies.entry((name.clone(), *confirms)).or_default();
+            tally.add(*attempts);
+            tally.forget_the_row();
         }
     }
 
@@ -134,8 +105,31 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
+    /// Measures these experiments a second time, from another seed.
+    pub fn confirm(&mut self, names: &[String], schedule: &[Vec<PlannedPair>]) -> Result<(), Abort> {
+        self.confirms = true;
+        let again: Vec<&Prepared> = self.prepared.iter().filter(|p| names.contains(&p.name)).collect();
+        for p in &again {
+            let what = format!(
+                "{}: a regression on a busy machine; measuring it a second time",
+                p.name
+            );
+            self.progress.print_line(&what);
+            self.progress.total += 2 * p.info.confirming_pairs(self.o.rows);
+        }
+        let is_wanted = |planned: &PlannedPair| names.contains(&self.prepared[planned.experiment].name);
+        let schedule: Vec<PlannedPair> = schedule
+            .iter()
+            .flatten()
+            .filter(|p| is_wanted(p))
+            .copied()
+            .collect();
+        self.all(&[schedule])
+    }
+
     fn attempts_of(&self, planned: &PlannedPair) -> PairAttempts {
-        let key = (self.prepared[planned.experiment].name.clone(), planned.pair);
+        let name = self.prepared[planned.experiment].name.clone();
+        let key = (name, self.confirms, planned.pair);
         self.pairs.get(&key).copied().unwrap_or_default()
     }
 
@@ -144,15 +138,32 @@ impl<'a> Runner<'a> {
     fn is_wanted(&self, planned: &PlannedPair, round: Round) -> bool {
         let info = &self.prepared[planned.experiment].info;
         let attempts = self.attempts_of(planned);
-        let in_plan = info.unsupported.is_none() && planned.pair < info.pairs_max;
-        if !in_plan || self.abandoned.contains_key(&planned.experiment) || attempts.is_over(round) {
+        let (pairs_min, pairs_max) = self.planned_pairs(planned);
+        let tally = self.tally(planned);
+        let replaced = tally.replaced(pairs_max);
+        let in_plan = info.unsupported.is_none() && planned.pair < pairs_max + replaced;
+        if !in_plan || tally.is_hopeless(pairs_max) || attempts.is_over(round) {
             return false;
         }
         if round == Round::Again {
-            // The last round is for failed pairs, not for pairs that an adaptive run did not need.
-            return attempts.attempts > 0;
+            // The last round is for failed pairs and what replaces them, not for pairs that an adaptive run did not need.
+            return attempts.attempts > 0 || planned.pair >= pairs_max;
         }
-        planned.pair < info.pairs_min || info.pairs_max == info.pairs_min || !self.is_narrow(&info.name)
+        planned.pair < pairs_min + replaced || pairs_max == pairs_min || !self.is_narrow(&info.name)
+    }
+
+    /// The least and the largest number of pairs, without replacements.
+    fn planned_pairs(&self, planned: &PlannedPair) -> (usize, usize) {
+        let info = &self.prepared[planned.experiment].info;
+        match self.confirms {
+            true => [info.confirming_pairs(self.o.rows); 2].into(),
+            false => (info.pairs_min, info.pairs_max),
+        }
+    }
+
+    fn tally(&self, planned: &PlannedPair) -> PairTally {
+        let key = (self.prepared[planned.experiment].name.clone(), self.confirms);
+        self.tallies.get(&key).copied().unwrap_or_default()
     }
 
     fn is_narrow(&self, experiment: &str) -> bool {
@@ -175,19 +186,33 @@ impl<'a> Runner<'a> {
         for attempt in before..attempts_max {
             self.wait_for_idle_machine(name)?;
             if self.attempt(planned, attempt)? {
-                return Ok(());
+                break;
             }
             if attempt + 1 < attempts_max {
                 self.progress.total += 2;
             }
         }
-        if self.attempts_of(planned).invalid >= ATTEMPTS {
-            // Three attempts failed for reasons that waiting does not change; other rounds would only repeat it.
-            self.abandoned.insert(planned.experiment, name.clone());
-            let what = format!("{name}: given up after {ATTEMPTS} invalid attempts");
-            self.progress.print_line(&what);
-        }
+        self.conclude(planned);
         Ok(())
+    }
+
+    /// Counts a pair that is over, and says what follows from one that failed.
+    fn conclude(&mut self, planned: &PlannedPair) {
+        let (name, pair) = (&self.prepared[planned.experiment].name, self.attempts_of(planned));
+        let (_, planned_pairs) = self.planned_pairs(planned);
+        let tally = self.tallies.entry((name.clone(), self.confirms)).or_default();
+        tally.add(pair);
+        if !pair.has_failed() {
+            return;
+        }
+        let failed = format!("{name} pair {}: failed in {ATTEMPTS} attempts", planned.pair + 1);
+        let what = if tally.is_hopeless(planned_pairs) {
+            format!("{failed}, like others; {name} is given up")
+        } else {
+            self.progress.total += 2;
+            format!("{failed}; another pair replaces it")
+        };
+        self.progress.print_line(&what);
     }
 
     /// Runs both arms and stores the results. Returns true if the pair is valid.
@@ -197,18 +222,42 @@ impl<'a> Runner<'a> {
         self.store(&PairRecord {
             experiment: p.name.clone(),
             pair: planned.pair,
+            confirms: self.confirms,
             attempt,
             order: planned.order.name().to_owned(),
             seed: format!("{:016x}", planned.payload_seed),
             baseline: numbers[0],
             comparison: numbers[1],
         })?;
-        let attempts = self.pairs.entry((p.name.clone(), planned.pair)).or_default();
+        let key = (p.name.clone(), self.confirms, planned.pair);
+        let attempts = self.pairs.entry(key).or_default();
         attempts.add(&results);
         let valid = attempts.valid;
         let line = pair_line(p, planned, attempt, &results, valid);
         self.progress.print_line(&line);
+        if valid {
+            self.silence.end(Instant::now());
+        } else {
+            let is_disturbed = results.iter().any(|m| !m.disturbed.is_empty());
+            self.explain_silence(&p.name, &reasons(&results), is_disturbed);
+        }
         Ok(valid)
+    }
+
+    /// Says why there is no valid pair, after a while without one.
+    fn explain_silence(&mut self, name: &str, reasons: &[String], is_disturbed: bool) {
+        let Some(time) = self.silence.is_too_long(Instant::now()) else {
+            return;
+        };
+        let busiest = if is_disturbed {
+            procfs::busiest(LOOK)
+        } else {
+            Vec::new()
+        };
+        let why = explanation(reasons, is_disturbed, &busiest, self.o.wanted.accept_busy);
+        let time = report::show_duration(time);
+        self.progress
+            .print_line(&format!("{name}: no valid pair for {time}: {why}"));
     }
 
     /// Numbers and results of both arms, or nothing of either: half a pair is no evidence.
@@ -299,13 +348,14 @@ impl<'a> Runner<'a> {
     }
 
     /// Waits, for a limited time, until everything else on the machine uses little CPU.
-    fn wait_for_idle_machine(&self, name: &str) -> Result<(), Abort> {
+    fn wait_for_idle_machine(&mut self, name: &str) -> Result<(), Abort> {
         if self.o.wanted.accept_busy {
             return Ok(());
         }
         let deadline = Instant::now() + self.o.wanted.calm_wait;
         while let Some(share) = used_by_others()?.filter(|share| *share >= CALM) {
             let used = format!("{:.0} % of a core in use", 100.0 * share);
+            self.explain_silence(name, &[format!("waiting for a quiet machine, {used}")], true);
             if Instant::now() > deadline {
                 let what = format!("{name}: the machine did not calm down ({used}), continuing");
                 self.progress.print_line(&what);
@@ -332,9 +382,11 @@ fn remove_unfinished(run: &Path, experiment: &str, done: &[PairRecord]) {
     }
 }
 
+/// For this long the use of the CPU is observed.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// CPU use of everything but this program over half a second, as a share of a core; `None` if it is invisible.
 fn used_by_others() -> Result<Option<f64>, Abort> {
-    const LOOK: Duration = Duration::from_millis(500);
     let Some(before) = procfs::machine() else {
         return Ok(None);
     };
@@ -369,14 +421,14 @@ fn pair_line(
         let [b, c] = [show(&results[0]), show(&results[1])];
         return format!("{head}: {} {b} -> {c}", goal.title());
     }
+    let why = reasons(results).join("; ");
+    format!("{head}, attempt {}: discarded: {why}", attempt + 1)
+}
+
+fn reasons(results: &[Measured; 2]) -> Vec<String> {
     let reasons = ARMS.iter().zip(results).flat_map(|(arm, m)| {
         let why = m.invalid.iter().chain(&m.disturbed);
         why.map(move |reason| format!("{arm}: {reason}"))
     });
-    let reasons: Vec<String> = reasons.collect();
-    format!(
-        "{head}, attempt {}: discarded: {}",
-        attempt + 1,
-        reasons.join("; ")
-    )
+    reasons.collect()
 }

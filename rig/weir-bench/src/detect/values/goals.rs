@@ -1,14 +1,15 @@
 //! One number per goal.
 
+use super::Span;
 use super::{Measured, Run};
-use crate::detect::capture::Phase;
+use crate::detect::capture::{Phase, Point};
 use crate::detect::goal::Goal;
 use weir_regress::describe;
 
 pub fn add(out: &mut Measured, run: &Run) {
     let share = run.delivered_share(out).map(|share| share.min(1.0));
     let mut goals = run.traffic(share);
-    goals.extend(run.cost(share));
+    goals.extend(run.cost(share, out.books.delivered));
     goals.extend(run.memory());
     let latencies = &run.received.latencies;
     let p99 = (latencies.len() >= 2).then(|| describe::quantile(latencies, 0.99));
@@ -81,28 +82,42 @@ impl Run<'_> {
         goals
     }
 
-    fn cost(&self, share: Option<f64>) -> Goals {
-        let rate = |name: &str| self.capture.rate("target", name);
-        let messages = self.messages_per_second_of_target();
+    fn cost(&self, share: Option<f64>, delivered: Option<f64>) -> Goals {
+        // The work for the load took longer than the load, so it counts per second of the load.
+        let seconds = |first: &Point, last: &Point| match self.span {
+            Span::Window => last.seconds() - first.seconds(),
+            Span::Load => self.sent.elapsed,
+        };
+        let rate = |name: &str| {
+            let (first, last) = self.span_ends(name)?;
+            Some((last.v - first.v) / seconds(&first, &last)).filter(|rate| rate.is_finite())
+        };
+        let messages = match self.span {
+            Span::Window => self.messages_per_second_of_target(),
+            Span::Load => self.average(self.sent.messages),
+        };
         let messages = messages.or_else(|| self.messages_per_second());
-        let delivered = messages.map(|m| m * share.unwrap_or(1.0));
-        let delivered = delivered.filter(|m| *m > 0.0 && !self.rules.idle);
+        let rate_delivered = messages.map(|m| m * share.unwrap_or(1.0));
+        let rate_delivered = rate_delivered.filter(|m| *m > 0.0 && !self.rules.idle);
         let switches = ["ctx_voluntary", "ctx_involuntary"].into_iter().filter_map(rate);
         let switches: f64 = switches.sum();
         let cpu = rate("cpu_ns");
         vec![
             (Goal::Cpu, cpu.map(|c| c / 1e6)),
-            (Goal::CpuPerMessage, cpu.zip(delivered).map(|(c, m)| c / m)),
-            (Goal::LifeCpuPerMessage, self.life_cpu_per_message()),
-            (Goal::ContextSwitches, delivered.map(|m| 1000.0 * switches / m)),
+            (Goal::CpuPerMessage, cpu.zip(rate_delivered).map(|(c, m)| c / m)),
+            (Goal::LifeCpuPerMessage, self.life_cpu_per_message(delivered)),
+            (
+                Goal::ContextSwitches,
+                rate_delivered.map(|m| 1000.0 * switches / m),
+            ),
         ]
     }
 
     /// From the target's readiness to its end, including the last flush.
-    fn life_cpu_per_message(&self) -> Option<f64> {
+    fn life_cpu_per_message(&self, delivered: Option<f64>) -> Option<f64> {
         let life = self.capture.series("target", "life_cpu_ns");
         let used = life.last()?.v - life.first()?.v;
-        let messages = self.received.messages.filter(|m| *m > 0.0)?;
+        let messages = delivered.filter(|m| *m > 0.0)?;
         (life.len() == 2).then_some(used / messages)
     }
 

@@ -5,6 +5,7 @@
 mod goals;
 mod proofs;
 mod reported;
+mod span;
 
 pub use reported::latencies;
 
@@ -13,7 +14,7 @@ use super::goal::Goal;
 use reported::{GeneratorReport, Received};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use weir_regress::describe;
 
 /// The facts about an experiment for the analysis; stored in `run.json`.
@@ -25,6 +26,9 @@ pub struct Rules {
     pub idle: bool,
     pub max_steal: f64,
     pub max_foreign_cpu: f64,
+    /// More than that is recorded and accepted.
+    #[serde(default)]
+    pub busy_accepted: bool,
     /// The load arrives over UDP, which never pushes back.
     pub udp: bool,
     pub all_out: bool,
@@ -87,8 +91,17 @@ pub struct Measured {
     pub invalid: Vec<String>,
     /// Disturbances by the machine: another attempt may succeed.
     pub disturbed: Vec<String>,
+    /// The same, accepted by the user.
+    #[serde(default)]
+    pub accepted: Vec<String>,
     /// Remarks that do not invalidate the run.
     pub notes: Vec<String>,
+    /// Why nothing shows that the target accepted the load; `None` if something does.
+    #[serde(default)]
+    pub unproven: Option<String>,
+    /// Work waited in the target's sockets when the window began or ended.
+    #[serde(default)]
+    pub is_behind: bool,
     pub books: Books,
     pub checks: Vec<CheckOutcome>,
     /// Share of the sending time in which the target pushed back.
@@ -119,7 +132,7 @@ pub struct CheckOutcome {
 }
 
 /// Series recorded of the target, under the observer's names.
-pub const TARGET_SERIES: [&str; 18] = [
+pub const TARGET_SERIES: [&str; 19] = [
     "cpu_ns",
     "run_delay_ns",
     "user_ticks",
@@ -137,6 +150,7 @@ pub const TARGET_SERIES: [&str; 18] = [
     "private_dirty_bytes",
     "fds",
     "udp_rx_queue_bytes",
+    "tcp_rx_queue_bytes",
     "udp_drops",
 ];
 
@@ -147,8 +161,31 @@ pub fn check_series() -> Vec<&'static str> {
     names
 }
 
+/// The time over which CPU is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    Window,
+    /// From the first packet until nothing waits in the target's sockets.
+    Load,
+}
+
+/// Measures both arms of a pair over the same span: the window, unless work waited at an end of it in either arm. Then that work would be
+/// missing on one side or be counted for other messages.
+pub fn measure_arms(folders: &[PathBuf; 2], rules: [&Rules; 2]) -> [Measured; 2] {
+    let over = |span| [0, 1].map(|arm| measure_over(&folders[arm], rules[arm], span));
+    let arms = over(Span::Window);
+    match arms.iter().any(|m| m.is_behind) {
+        true => over(Span::Load),
+        false => arms,
+    }
+}
+
 /// Reads the files of one run and judges it.
 pub fn measure(folder: &Path, rules: &Rules) -> Measured {
+    measure_over(folder, rules, Span::Window)
+}
+
+fn measure_over(folder: &Path, rules: &Rules, span: Span) -> Measured {
     let mut out = Measured::default();
     let events = read_events(folder);
     let details = |name: &str| {
@@ -173,7 +210,10 @@ pub fn measure(folder: &Path, rules: &Rules) -> Measured {
         received: Received::of(&reported::numbered(folder, "sink"), &manifests),
         capture,
         rules,
+        span,
     };
+    out.is_behind = run.is_behind();
+    out.notes.extend(run.notes());
     out.books = run.books();
     goals::add(&mut out, &run);
     if let Some(ready) = events.iter().find(|e| e.event == "ready") {
@@ -209,6 +249,7 @@ struct Run<'a> {
     sent: GeneratorReport,
     received: Received,
     rules: &'a Rules,
+    span: Span,
 }
 
 impl Run<'_> {
@@ -221,7 +262,7 @@ impl Run<'_> {
         let mut books = Books {
             sent: sent.messages,
             refused: sent.refused,
-            delivered: self.received.messages,
+            delivered: self.received.messages.or(sent.acknowledged),
             kernel_dropped_packets: risen("target", "udp_drops").filter(|_| self.rules.udp),
             target_dropped: risen("telemetry", "dropped"),
             target_parsed: risen("telemetry", "parsed_messages"),
@@ -278,15 +319,19 @@ fn guard(out: &mut Measured, run: &Run) {
     out.foreign_cpu = share("foreign_cpu_ns").map(|v| v.max(0.0));
     out.steal = share("steal_ns");
     out.pressure = share("psi_some_ns");
+    let mut found = Vec::new();
     let allowed = run.rules.max_foreign_cpu;
     if let Some(foreign) = out.foreign_cpu.filter(|f| *f > allowed) {
         let (used, allowed) = (100.0 * foreign, 100.0 * allowed);
         let what = format!("other programs used {used:.1} % of a core, {allowed:.1} % are allowed");
-        out.disturbed.push(what);
+        found.push(what);
     }
     if let Some(steal) = out.steal.filter(|s| *s > run.rules.max_steal) {
-        let what = format!("steal time was {:.1} % of a core", 100.0 * steal);
-        out.disturbed.push(what);
+        found.push(format!("steal time was {:.1} % of a core", 100.0 * steal));
+    }
+    match run.rules.busy_accepted {
+        true => out.accepted = found,
+        false => out.disturbed.extend(found),
     }
 }
 

@@ -11,16 +11,25 @@ const TELEMETRY_AGE: u64 = 1_200_000_000;
 /// Maximum share of its core that a sink may use.
 const SINK_MAX: f64 = 0.7;
 
+/// From this delivered share on, a run without `valid.min_target_share` has shown that the target accepts the load. Cases of programs that
+/// round or sample ask for as much.
+const PROVEN: f64 = 0.97;
+
 pub fn check(out: &mut Measured, run: &Run) {
-    let nothing = if run.capture.window("target", "cpu_ns").len() < 2 {
-        "fewer than two observations in the window"
-    } else if run.rules.idle {
+    // The observer was not given a core in time, which is not the target's fault.
+    if run.capture.window("target", "cpu_ns").len() < 2 {
+        let what = "fewer than two observations in the window: this program was held up, or measure.sample_period is too long";
+        out.disturbed.push(what.to_owned());
+        return;
+    }
+    let nothing = if run.rules.idle {
         return;
     } else if run.sent.messages == 0.0 {
         "the generator sent nothing"
     } else {
         out.blocked_share = run.blocked_share();
         out.invalid.extend(run.delivery(out));
+        out.unproven = run.unproven(out);
         out.invalid.extend(run.own_counters());
         // A target that used no CPU never received the load, even if data arrived at the sink.
         if cpu(out) <= 0.0 {
@@ -64,8 +73,8 @@ impl Run<'_> {
                 ));
             }
             (false, Some(_), None) => {
-                let what =
-                    "no sink counted what was delivered, so nothing shows that the load crosses the target";
+                let what = "nothing counted what was delivered (a sink, or totals.acknowledged in the generator's manifest), so \
+                    nothing shows that the load crosses the target";
                 wrong.push(what.to_owned());
             }
             _ => {}
@@ -79,6 +88,28 @@ impl Run<'_> {
             wrong.push(what);
         }
         wrong
+    }
+
+    /// A program that refuses or loses the load costs next to nothing, which is no improvement.
+    fn unproven(&self, out: &Measured) -> Option<String> {
+        let rules = self.rules;
+        // An overload is meant to lose; what arrived was accepted.
+        let least = if rules.overload {
+            0.0
+        } else {
+            rules.min_target_share.unwrap_or(PROVEN)
+        };
+        match self.delivered_share(out) {
+            None => Some(
+                "no sink, no counter of the target and no acknowledgement shows that the load was accepted"
+                    .to_owned(),
+            ),
+            Some(share) if share < least => Some(format!(
+                "{:.1} % of what was sent was delivered; valid.min_target_share says how much must be",
+                100.0 * share
+            )),
+            Some(_) => None,
+        }
     }
 
     /// The target's own counters never prove that all is well, but they can show that nothing arrived.

@@ -12,6 +12,8 @@ pub struct GeneratorReport {
     pub packets: f64,
     pub bytes: f64,
     pub refused: f64,
+    /// Messages that the target confirmed to the generator.
+    pub acknowledged: Option<f64>,
     pub elapsed: f64,
     pub blocked: Option<f64>,
     pub scheduled: f64,
@@ -73,6 +75,9 @@ impl GeneratorReport {
             all.bytes += number("/totals/bytes");
             all.refused += number("/sending/refused_messages");
             all.elapsed = all.elapsed.max(number("/sending/elapsed_s"));
+            if let Some(acknowledged) = at(m, "/totals/acknowledged") {
+                *all.acknowledged.get_or_insert(0.0) += acknowledged;
+            }
             if let Some(blocked) = at(m, "/sending/blocked_s") {
                 *all.blocked.get_or_insert(0.0) += blocked;
             }

@@ -11,6 +11,7 @@ pub fn rules() -> Rules {
         idle: false,
         max_steal: 0.02,
         max_foreign_cpu: 0.03,
+        busy_accepted: false,
         udp: false,
         all_out: false,
         together: false,
@@ -27,6 +28,8 @@ struct Fake {
     udp_drops: f64,
     /// Readings of the target's parsed count: time in seconds, and value.
     parsed: &'static [(u64, f64)],
+    has_sink: bool,
+    acknowledged: Option<f64>,
 }
 
 const GOOD: Fake = Fake {
@@ -37,6 +40,8 @@ const GOOD: Fake = Fake {
     verdict: "on-schedule",
     udp_drops: 0.0,
     parsed: &[],
+    has_sink: true,
+    acknowledged: None,
 };
 
 fn header() -> Header {
@@ -83,13 +88,15 @@ fn run(fake: &Fake, rules: &Rules) -> Measured {
     }
     w.finish().unwrap();
     let manifest = serde_json::json!({
-        "totals": {"messages": 40_000, "packets": 4_000, "bytes": 6_000_000},
+        "totals": {"messages": 40_000, "packets": 4_000, "bytes": 6_000_000, "acknowledged": fake.acknowledged},
         "digest": "d", "sending": {"elapsed_s": 40.0, "scheduled": fake.scheduled, "achieved": 40_000, "blocked_s": 0.0,
         "verdict": fake.verdict, "markers": [{"seq": 1, "sent_unix_ns": 1_000}, {"seq": 2, "sent_unix_ns": 2_000}]}});
     std::fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
     let sink = serde_json::json!({"delivered_messages": fake.delivered, "received_bytes": 80_000, "markers": [
         {"seq": 1, "received_unix_ns": 1_000_001_000_u64}, {"seq": 2, "received_unix_ns": 1_000_002_000_u64}]});
-    std::fs::write(dir.join("sink.json"), sink.to_string()).unwrap();
+    if fake.has_sink {
+        std::fs::write(dir.join("sink.json"), sink.to_string()).unwrap();
+    }
     measure(&dir, rules)
 }
 
@@ -138,6 +145,91 @@ fn cost_is_of_the_messages_of_the_same_time() {
     assert!((cost - 500.0).abs() < 0.5, "{cost}");
 }
 
+/// A run of 5 seconds, 1000 messages of 100 bytes each second, 500 ns each, by a target that has taken so many seconds' worth of them at the end of each
+/// half second. Its queue holds the rest.
+fn taken(root: &Path, arm: &str, seconds: [f64; 14]) -> PathBuf {
+    let dir = root.join(arm).join("00");
+    std::fs::create_dir_all(&dir).unwrap();
+    let header = Header {
+        arm: arm.into(),
+        ..header()
+    };
+    let mut w = Writer::create(&dir.join("capture.jsonl.zst"), &header).unwrap();
+    for (half, taken) in std::iter::once(0.0).chain(seconds).enumerate() {
+        let sent = (half as f64 / 2.0 - 0.5).clamp(0.0, 5.0);
+        let phase = match half {
+            0 | 1 => Phase::Start,
+            2 => Phase::Warmup,
+            3..=11 => Phase::Measure,
+            _ => Phase::Drain,
+        };
+        let t = half as u64 * 500_000_000;
+        let mut add = |src: &str, name: &str, v: f64| w.add(t, phase, src, name, true, v).unwrap();
+        add("target", "cpu_ns", taken * 1000.0 * 500.0);
+        add("target", "udp_rx_queue_bytes", (sent - taken) * 1000.0 * 100.0);
+        add("generator", "sent_messages", sent * 1000.0);
+        add("generator", "sent_bytes", sent * 100_000.0);
+    }
+    w.finish().unwrap();
+    let manifest = serde_json::json!({"totals": {"messages": 5000, "packets": 500, "bytes": 500_000}, "digest": "d",
+        "sending": {"elapsed_s": 5.0, "scheduled": 5000, "achieved": 5000, "verdict": "on-schedule"}});
+    std::fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
+    std::fs::write(dir.join("sink.json"), "{\"delivered_messages\": 5000}").unwrap();
+    dir
+}
+
+/// Takes everything at once.
+const PROMPT: [f64; 14] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.0, 5.0, 5.0,
+];
+/// Gets no time in the window's second half, and takes the rest after it.
+const HELD_UP: [f64; 14] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 2.5, 2.5, 2.5, 2.5, 2.5, 3.5, 4.5, 5.0,
+];
+
+#[test]
+fn a_run_that_the_rig_could_not_observe_gets_another_attempt() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("baseline").join("00");
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut w = Writer::create(&dir.join("capture.jsonl.zst"), &header()).unwrap();
+    w.add(1, Phase::Measure, "target", "cpu_ns", true, 1.0).unwrap();
+    w.finish().unwrap();
+    let m = measure(&dir, &rules());
+    assert!(
+        m.invalid.is_empty() && m.disturbed[0].contains("fewer than two observations"),
+        "{m:?}"
+    );
+}
+
+#[test]
+fn work_after_the_window_counts() {
+    let root = tempfile::tempdir().unwrap();
+    let prompt = taken(root.path(), "baseline", PROMPT);
+    let held_up = taken(root.path(), "comparison", HELD_UP);
+    let rules = rules();
+    let cost = |m: &Measured| m.values[&Goal::CpuPerMessage];
+    let is_true = |m: &Measured| (cost(m) - 500.0).abs() < 0.5 && (m.values[&Goal::Cpu] - 0.5).abs() < 0.001;
+    // Alone, over its window, the second seems to cost half.
+    let alone = measure(&held_up, &rules);
+    assert!(alone.is_behind && cost(&alone) < 300.0, "{alone:?}");
+    let alone = measure(&prompt, &rules);
+    assert!(
+        !alone.is_behind && is_true(&alone) && alone.notes.is_empty(),
+        "{alone:?}"
+    );
+    // Both arms are measured alike.
+    let arms = measure_arms(&[prompt.clone(), held_up], [&rules; 2]);
+    assert!(arms.iter().all(|m| m.is_valid() && is_true(m)), "{arms:?}");
+    assert!(
+        arms.iter()
+            .all(|m| m.notes.iter().any(|note| note.contains("until nothing waited"))),
+        "{arms:?}"
+    );
+    let arms = measure_arms(&[prompt.clone(), prompt], [&rules; 2]);
+    assert!(arms.iter().all(|m| is_true(m) && m.notes.is_empty()), "{arms:?}");
+}
+
 fn invalid(fake: Fake, rules: &Rules, why: &str) {
     let m = run(&fake, rules);
     assert!(
@@ -174,6 +266,47 @@ fn a_load_that_bypasses_the_target_is_invalid() {
         &rules(),
         "something else writes to the sink",
     );
+}
+
+#[test]
+fn acceptance_is_proven_by_a_sink_or_by_acknowledgements() {
+    let free = Rules {
+        min_target_share: None,
+        ..rules()
+    };
+    let without = Fake {
+        has_sink: false,
+        ..GOOD
+    };
+    let m = run(&without, &free);
+    assert!(
+        m.is_valid() && m.unproven.is_some_and(|why| why.contains("no sink")),
+        "nothing was counted"
+    );
+    invalid(without, &rules(), "nothing counted what was delivered");
+    let answered = |acknowledged| Fake {
+        has_sink: false,
+        acknowledged: Some(acknowledged),
+        ..GOOD
+    };
+    let m = run(&answered(40_000.0), &rules());
+    assert!(m.is_valid() && m.unproven.is_none(), "{m:?}");
+    assert_eq!(m.books.delivered, Some(40_000.0));
+    invalid(
+        answered(0.0),
+        &rules(),
+        "only 0.00 % of what was sent was delivered",
+    );
+    // The case does not say how much must arrive, and little did.
+    let little = |delivered| Fake { delivered, ..GOOD };
+    let why = |m: Measured| m.unproven.unwrap_or_default();
+    assert!(why(run(&little(12_000.0), &free)).contains("30.0 % of what was sent"));
+    assert_eq!(why(run(&little(39_500.0), &free)), "");
+    let overload = Rules {
+        overload: true,
+        ..free
+    };
+    assert_eq!(why(run(&little(12_000.0), &overload)), "");
 }
 
 #[test]
@@ -229,6 +362,16 @@ fn a_busy_machine_causes_another_attempt() {
     let m = run(&Fake { foreign: 0.2, ..GOOD }, &rules());
     assert!(
         m.invalid.is_empty() && m.disturbed[0].contains("20.0 % of a core"),
+        "{m:?}"
+    );
+    assert!(!m.is_valid() && m.accepted.is_empty(), "{m:?}");
+    let accepting = Rules {
+        busy_accepted: true,
+        ..rules()
+    };
+    let m = run(&Fake { foreign: 0.2, ..GOOD }, &accepting);
+    assert!(
+        m.is_valid() && m.accepted[0].contains("20.0 % of a core"),
         "{m:?}"
     );
 }

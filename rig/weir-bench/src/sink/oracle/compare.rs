@@ -3,26 +3,22 @@
 use super::{Comparison, Difference, Distribution, Gauge, Key, Observed, Rules, Series, add_type};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use weir_load::manifest::{ContextTruth, Manifest};
 
-/// The manifest has no table of contexts.
-#[derive(Debug)]
-pub struct NoContexts;
-
-impl fmt::Display for NoContexts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the manifest has no table of contexts; the load writes it with --contexts")
-    }
+/// A comparison needs more than the manifest has.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTruth {
+    #[error("the manifest has no table of contexts; the load writes it with --contexts")]
+    Contexts,
+    #[error("the manifest has no tables of windows; a load of columns writes them with --windows")]
+    Windows,
 }
-
-impl std::error::Error for NoContexts {}
 
 impl Observed {
     /// Compares with the truth. Fails if the manifest has no table of contexts.
-    pub fn compare(&self, rules: &Rules, manifest: &Manifest, list: usize) -> Result<Comparison, NoContexts> {
+    pub fn compare(&self, rules: &Rules, manifest: &Manifest, list: usize) -> Result<Comparison, NoTruth> {
         let Some(contexts) = &manifest.contexts else {
-            return Err(NoContexts);
+            return Err(NoTruth::Contexts);
         };
         let truths = self.truths(rules, contexts);
         let mut differences = Vec::new();
@@ -52,6 +48,7 @@ impl Observed {
             what: "never sent".into(),
             expected: Value::Null,
             got: "points".into(),
+            window: None,
         }));
         if !self.plain {
             compare_counts("events", manifest.events.as_ref(), &self.events, &mut differences);
@@ -62,6 +59,7 @@ impl Observed {
         Ok(Comparison {
             equal: differences_total == 0,
             contexts: contexts.len(),
+            windows: 0,
             differences_total,
             differences,
         })
@@ -83,7 +81,7 @@ impl Observed {
             let key = (key, truth.kind.as_str());
             match truths.get_mut(&key) {
                 None => drop(truths.insert(key, truth.clone())),
-                Some(merged) => merge_truths(merged, truth),
+                Some(merged) => merged.merge(truth),
             }
         }
         truths
@@ -98,20 +96,6 @@ fn scale_of(truth: &ContextTruth) -> f64 {
         .map(|value| value.to_f64().abs())
         .fold(0.0, f64::max);
     largest * truth.weight as f64
-}
-
-fn merge_truths(into: &mut ContextTruth, other: &ContextTruth) {
-    into.messages += other.messages;
-    into.samples += other.samples;
-    into.weight += other.weight;
-    into.sum.micros += other.sum.micros;
-    into.weighted_sum.micros += other.weighted_sum.micros;
-    into.min = into.min.into_iter().chain(other.min).min();
-    into.max = into.max.into_iter().chain(other.max).max();
-    into.last.extend_from_slice(&other.last);
-    into.members.extend_from_slice(&other.members);
-    into.members.sort();
-    into.members.dedup();
 }
 
 fn compare_counts(
@@ -131,6 +115,7 @@ fn compare_counts(
                 what: what.into(),
                 expected: json!(expected.unwrap_or(0)),
                 got: json!(got.unwrap_or(0)),
+                window: None,
             });
         }
     }
@@ -241,6 +226,15 @@ impl<'a> Check<'a> {
                 self.same(what, expected.to_f64(), got);
             }
         }
+        if let (Some(expected), Some(got)) = (&truth.bins, &got.bins)
+            && expected != got
+        {
+            let counts = |bins: &BTreeMap<i32, u64>, others: &BTreeMap<i32, u64>| {
+                let differ = bins.iter().filter(|(key, count)| others.get(key) != Some(count));
+                json!(differ.collect::<BTreeMap<_, _>>())
+            };
+            self.differ("bins", counts(expected, got), counts(got, expected));
+        }
     }
 
     /// A histogram that arrives as separate series: at least `.count` and `.max`, others if they are sent.
@@ -299,6 +293,7 @@ impl<'a> Check<'a> {
             what: what.to_owned(),
             expected,
             got,
+            window: None,
         });
     }
 

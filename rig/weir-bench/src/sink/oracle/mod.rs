@@ -3,10 +3,12 @@
 mod compare;
 
 use super::record::{Data, Point, PointKind, Record};
+use compare::NoTruth;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use weir_load::manifest::Manifest;
 
 /// Exclusions of a comparison, and the precision of sums.
 #[derive(Clone, Debug)]
@@ -73,6 +75,8 @@ struct Distribution {
     sum: Option<f64>,
     min: Option<f64>,
     max: Option<f64>,
+    /// Of the sketch, if all of it arrived as sketches.
+    bins: Option<BTreeMap<i32, u64>>,
 }
 
 impl Distribution {
@@ -82,6 +86,15 @@ impl Distribution {
         self.sum = both(self.sum, other.sum, |a, b| a + b);
         self.min = both(self.min, other.min, f64::min);
         self.max = both(self.max, other.max, f64::max);
+        self.bins = match (self.bins.take(), &other.bins) {
+            (Some(mut bins), Some(others)) => {
+                for (key, count) in others {
+                    *bins.entry(*key).or_default() += count;
+                }
+                Some(bins)
+            }
+            _ => None,
+        };
     }
 }
 
@@ -93,6 +106,9 @@ pub struct Difference {
     pub what: String,
     pub expected: Value,
     pub got: Value,
+    /// The second at which the window began, in a comparison of windows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<i64>,
 }
 
 /// The verdict.
@@ -101,6 +117,8 @@ pub struct Comparison {
     pub equal: bool,
     /// Contexts of the manifest.
     pub contexts: usize,
+    /// Windows that were compared, each by itself.
+    pub windows: usize,
     pub differences_total: usize,
     /// The first of them.
     pub differences: Vec<Difference>,
@@ -128,6 +146,89 @@ fn fold(name: &str) -> String {
 fn add_type(key: &mut Key, statsd_type: &str) {
     key.0.push('|');
     key.0.push_str(statsd_type);
+}
+
+impl Comparison {
+    /// Adds the comparison of one window.
+    fn add_window(&mut self, window: i64, other: Comparison, list: usize) {
+        self.windows += 1;
+        self.equal &= other.equal;
+        self.differences_total += other.differences_total;
+        let marked = other.differences.into_iter().map(|difference| Difference {
+            window: Some(window),
+            ..difference
+        });
+        self.differences.extend(marked);
+        self.differences.truncate(list);
+    }
+}
+
+/// The truth of several loads that were sent to one receiver.
+pub fn joined(manifests: Vec<Manifest>) -> Manifest {
+    let mut manifests = manifests.into_iter();
+    let mut all = manifests.next().unwrap_or_default();
+    let add = |to: &mut Option<BTreeMap<String, u64>>, more: Option<BTreeMap<String, u64>>| {
+        for (key, count) in more.unwrap_or_default() {
+            *to.get_or_insert_default().entry(key).or_default() += count;
+        }
+    };
+    for other in manifests {
+        all.contexts = all.contexts.zip(other.contexts).map(|(mut rows, more)| {
+            rows.extend(more);
+            rows
+        });
+        add(&mut all.events, other.events);
+        add(&mut all.checks, other.checks);
+        all.windows = all.windows.zip(other.windows).map(|(mut windows, more)| {
+            for (start, rows) in more {
+                windows.entry(start).or_default().extend(rows);
+            }
+            windows
+        });
+    }
+    all
+}
+
+/// The points, by their timestamps.
+#[derive(Default)]
+pub struct ObservedWindows(BTreeMap<i64, Observed>);
+
+impl ObservedWindows {
+    pub fn add(&mut self, sink: &str, rules: &Rules, record: &Record) {
+        // Events and checks are of no window.
+        if let Record::Point(point) = record
+            && let Some(ts) = point.ts
+            && !rules.ignores(&point.metric)
+        {
+            let window = self.0.entry(ts as i64);
+            window.or_insert_with(|| Observed::new(sink)).add(rules, record);
+        }
+    }
+
+    /// Compares each window by itself, and adds the differences. Fails if the manifest has no windows.
+    pub fn compare(
+        &self,
+        sink: &str,
+        rules: &Rules,
+        manifest: &Manifest,
+        list: usize,
+        into: &mut Comparison,
+    ) -> Result<(), NoTruth> {
+        let Some(windows) = &manifest.windows else {
+            return Err(NoTruth::Windows);
+        };
+        let starts: BTreeSet<i64> = self.0.keys().chain(windows.keys()).copied().collect();
+        let nothing = Observed::new(sink);
+        for start in starts {
+            let truth = Manifest {
+                contexts: Some(windows.get(&start).cloned().unwrap_or_default()),
+                ..Manifest::default()
+            };
+            let observed = self.0.get(&start).unwrap_or(&nothing);
+            into.add_window(start, observed.compare(rules, &truth, list)?, list);
+        }
+        Ok(())
+    }
 }
 
 impl Observed {
@@ -238,12 +339,19 @@ impl Series {
         match &point.data {
             Data::Number { value } => self.number(point, *value),
             Data::Sketch {
-                cnt, min, max, sum, ..
+                cnt,
+                min,
+                max,
+                sum,
+                k,
+                n,
+                ..
             } => self.distribution(Distribution {
                 count: *cnt as f64,
                 sum: Some(*sum),
                 min: Some(*min),
                 max: Some(*max),
+                bins: Some(bins(k, n)),
             }),
             Data::Distribution {
                 count, sum, min, max, ..
@@ -253,6 +361,7 @@ impl Series {
                     sum: *sum,
                     min: *min,
                     max: *max,
+                    bins: None,
                 };
                 match point.kind {
                     PointKind::CumulativeDistribution => {
@@ -305,6 +414,7 @@ impl Series {
                     sum: Some(value * weight),
                     min: Some(value),
                     max: Some(value),
+                    bins: None,
                 }),
             }
         }
@@ -345,6 +455,15 @@ impl Series {
             Some(merged) => merged.merge(&distribution),
         }
     }
+}
+
+/// A key may be repeated: a large count has several bins.
+fn bins(keys: &[i32], counts: &[u32]) -> BTreeMap<i32, u64> {
+    let mut bins = BTreeMap::new();
+    for (key, count) in keys.iter().zip(counts) {
+        *bins.entry(*key).or_default() += u64::from(*count);
+    }
+    bins
 }
 
 /// The point's own time, or when it arrived.
