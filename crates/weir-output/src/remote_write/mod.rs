@@ -69,6 +69,10 @@ pub fn start(
 }
 
 impl Start for RemoteWriteSettings {
+    fn adds_up(&self) -> bool {
+        true
+    }
+
     fn start(
         &self,
         name: &str,

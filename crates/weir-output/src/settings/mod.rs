@@ -54,6 +54,11 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
         environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError>;
 
+    /// Whether points contain everything since the start of their series.
+    fn adds_up(&self) -> bool {
+        false
+    }
+
     /// Its destination, for [`crate::probe`]; `None` on this machine.
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(Vec::new())
