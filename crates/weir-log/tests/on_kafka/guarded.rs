@@ -251,7 +251,7 @@ fn agents_and_merges_need_only_the_documented_rights() {
         ..brokers(broker.guarded_address(), "least", 2)
     };
     // A user with all rights makes the topics and the plan, once.
-    drop(assigned(&mut open(&settings("owner")), 2));
+    assigned(&mut open(&settings("owner")), 2);
     allow(
         &broker.address(),
         "agent",

@@ -7,7 +7,6 @@ use serde_json::Value;
 use crate::delivery::intake::{Answer, Intake};
 use crate::merge::fleet::*;
 use crate::merge::process::{Merge, config, series};
-use crate::support::ports::free_address;
 use crate::support::until;
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
@@ -190,50 +189,4 @@ fn case_10_results_of_a_killed_merge_are_sent_again_and_reported() {
         "weir_fleet_sent_again_buckets_total{output=\"datadog\"}",
     );
     assert_eq!(again, Some(1.0));
-}
-
-/// Three outputs that are dead, and twenty buckets that wait for them: they wait in the log.
-/// In the gate: merge::backends::case_09_a_slow_backend_delays_reading_and_gets_everything_once.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn dead_outputs_and_a_backlog_stay_within_the_memory() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut fleet = Fleet::new(&directory.path().join("log"), 4, 100);
-    let mut agent = Agent::new(1, 1);
-    let dead = ["one", "two", "three"].map(|name| {
-        let address = free_address();
-        format!("  {name}: {{type: graphite, address: 'tcp://{address}'}}\n")
-    });
-    let outputs = format!(
-        "memory: 64MiB\noutputs:\n  prometheus: {{enabled: false}}\n{}",
-        dead.concat()
-    );
-    let idle = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
-    let before = idle.peak_memory();
-    assert!(idle.stop().0.success());
-    let (buckets, series) = (20, 8_000);
-    for bucket in 0..buckets {
-        let all = (0..series).map(|number| {
-            let tags = [
-                format!("endpoint:/api/v1/resource/{number}"),
-                format!("region:eu-west-{}", number % 3),
-                format!("service:checkout-{}", number % 20),
-                format!("version:1.2.{}", number % 7),
-            ];
-            let (mut identity, state) =
-                distribution(&format!("k.t.{}", number % 50), [bucket as f64, number as f64]);
-            identity.tags = tags.iter().map(|tag| Box::from(tag.as_str())).collect();
-            (identity, state)
-        });
-        fleet.publish(&mut agent, bucket, all.collect());
-    }
-    let merge = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
-    until("all buckets closed, and every output waits", || {
-        let fleet = merge.fleet();
-        let sent = fleet["sent"].as_array().unwrap();
-        fleet["closed_buckets"] == 4 * buckets && sent.iter().all(|row| row["waits"] == true)
-    });
-    let grown = (merge.peak_memory() - before) >> 20;
-    println!("{grown} MiB more than without series");
-    assert!(grown < 64 * 5 / 4 + 24, "{grown} MiB more than without series");
 }
