@@ -323,9 +323,11 @@ fn each_output_has_its_own_position() {
 /// Two groups merge the same records, and neither sees results or snapshots of the other.
 #[test]
 fn two_groups_on_one_topic_never_meet() {
-    let one = brokers(address(), "groups", 1);
+    // The broker may be that of an earlier run.
+    let topic = format!("groups-{}", unix_milliseconds());
+    let one = brokers(address(), &topic, 1);
     let other = Brokers {
-        group: "groups-other".to_owned(),
+        group: format!("{topic}-other"),
         ..one.clone()
     };
     for (number, brokers) in (1..).zip([&one, &other]) {
