@@ -152,6 +152,8 @@ type States = Record<"published" | "merged" | "late" | "quarantined" | "open" | 
 
 export interface Agent extends States {
   agent: string;
+  /** Empty: unknown. */
+  host: string;
   is_missing: boolean;
   shared_id: number;
 }
@@ -170,12 +172,20 @@ export interface Fleet {
   states: States;
   partitions: { partition: number; quarantined: number }[];
   agents: Agent[];
-  quarantine: { partition: number; offset: number; agent: string | null; reason: string }[];
+  quarantine: {
+    partition: number;
+    offset: number;
+    agent: string | null;
+    host: string;
+    reason: string;
+  }[];
   sent: {
     output: string;
     buckets: number;
     newest: number | null;
     lag_seconds: number;
+    is_behind: boolean;
+    waits: boolean;
     repeated: number;
     corrected: number;
     not_corrected: number;

@@ -63,6 +63,25 @@ impl AnyLog {
         on!(self, log => log.quarantined(partition))
     }
 
+    /// A number not above that of the first result that was written at this Unix millisecond or later.
+    pub fn results_near(&mut self, partition: u32, milliseconds: i64) -> Result<u64, Error> {
+        match self {
+            AnyLog::File(log) => log.results_start(partition),
+            #[cfg(feature = "kafka")]
+            AnyLog::Kafka(log) => log.results_near(partition, milliseconds),
+        }
+    }
+
+    /// The position of this output.
+    pub fn position(&mut self, partition: u32) -> Result<u64, Error> {
+        on!(self, log => log.position(partition))
+    }
+
+    /// Moves the position of this output back to `before`. Fails while another process has the output.
+    pub fn rewind(&mut self, partition: u32, before: u64) -> Result<(), Error> {
+        on!(self, log => log.rewind(partition, before))
+    }
+
     /// The damage that this handle has found in files of the log.
     pub fn damage(&self) -> Vec<Damage> {
         match self {

@@ -32,6 +32,10 @@ pub enum Error {
         "this program was built without the Kafka client: install the package `weir-kafka`, or use a directory as the log"
     )]
     NoKafka,
+    #[error(
+        "output {output}: a process delivers to it: stop every merge of this log, and wait for the session timeout"
+    )]
+    Held { output: String },
     /// The brokers refuse the record permanently: a retry changes nothing.
     #[error("{doing}: {what}")]
     Refused { doing: String, what: String },

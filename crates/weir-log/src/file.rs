@@ -189,6 +189,21 @@ impl FileLog {
         partition.commits.remove_before(sent.unwrap_or(0) / RESULTS_MAX)
     }
 
+    /// The position of this output.
+    pub fn position(&mut self, partition: u32) -> Result<u64, Error> {
+        position(&self.position_file(partition)?)
+    }
+
+    /// Moves the position of this output back to `before`. Fails while another process has the output.
+    pub fn rewind(&mut self, partition: u32, before: u64) -> Result<(), Error> {
+        self.assignments()?;
+        if self.owning.is_none() {
+            let output = self.output.clone().unwrap_or_default();
+            return Err(Error::Held { output });
+        }
+        checked::write(&self.position_file(partition)?, &format!("{before}\n"))
+    }
+
     /// The quarantined records of all commits that are kept.
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
         let (frames, _) = self.partition(partition)?.commits.read(0, usize::MAX)?;
@@ -341,7 +356,7 @@ impl Log for FileLog {
     }
 
     fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {
-        position(&self.position_file(partition)?)
+        self.position(partition)
     }
 
     fn record_results_sent(

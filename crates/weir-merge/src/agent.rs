@@ -9,6 +9,9 @@ use crate::ledger::{Ledger, Missing};
 use crate::sequence::{RecordCheck, RecordFacts, Sequence};
 use crate::snapshot::COUNT_MAX;
 
+/// Names of an agent's hosts that are remembered: after a change of the name, or if two agents share an id, there are two.
+const HOSTS_MAX: usize = 2;
+
 /// Epochs (starts) of an agent that are distinguished. With more the oldest is closed.
 const EPOCHS_MAX: usize = 64;
 
@@ -25,6 +28,9 @@ pub(crate) struct AgentEpochs {
     pub repeats: u64,
     /// Records that prove that two processes write under this name.
     pub contradictions: u64,
+    /// The newest first. Snapshots have them in a place of their own.
+    #[serde(skip)]
+    hosts: Vec<Box<str>>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -56,6 +62,20 @@ impl AgentEpochs {
             self.contradictions,
         ];
         counts.into_iter().all(|count| count <= COUNT_MAX)
+    }
+
+    /// Remembers the host that a record names.
+    pub fn came_from(&mut self, host: &str) {
+        if host.is_empty() || self.hosts.first().is_some_and(|newest| **newest == *host) {
+            return;
+        }
+        self.hosts.retain(|known| **known != *host);
+        self.hosts.insert(0, host.into());
+        self.hosts.truncate(HOSTS_MAX);
+    }
+
+    pub fn hosts(&self) -> &[Box<str>] {
+        &self.hosts
     }
 
     /// Continues from a saved state.

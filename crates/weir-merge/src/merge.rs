@@ -10,6 +10,7 @@ use crate::agent::{AgentEpochs, End};
 use crate::bucket::Room;
 use crate::ledger::{Ledger, Missing};
 use crate::log::{Commit, Message, Quarantined};
+use crate::quarantine::{QuarantineReason, QuarantinedRecord};
 use crate::results::{BucketResult, Occasion};
 use crate::sequence::{RecordCheck, RecordFacts};
 use crate::snapshot::{COUNT_MAX, SavedStream, Snapshot, SnapshotError};
@@ -22,8 +23,8 @@ const STREAMS_MAX: usize = 256;
 /// Maximum quarantined records kept for display.
 const REFUSED_MAX: usize = 32;
 
-/// Estimated bytes of an agent: marks, membership, and its index entries.
-const AGENT_BYTES: usize = 600;
+/// Estimated bytes of an agent: marks, membership, and its index entries, and its host.
+const AGENT_BYTES: usize = 664;
 
 /// Settings of a merge. Times are in seconds.
 #[derive(Clone, Debug)]
@@ -57,67 +58,6 @@ impl Default for Settings {
             hash_seed: 0,
         }
     }
-}
-
-/// Why a record was not merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QuarantineReason {
-    #[error("not a record: {0}")]
-    Unreadable(weir_state::Error),
-    #[error("a record that was not published for a fleet")]
-    Unpublished,
-    #[error("divided among {found} partitions; for its bucket {expected} were announced")]
-    Partitions { found: u32, expected: u32 },
-    #[error("the agent's clock is {seconds} s ahead of the log's (negative: behind)")]
-    Clock { seconds: i64 },
-    #[error("its bucket begins {seconds} s after its arrival")]
-    Future { seconds: i64 },
-    #[error("older than the remembered history of its agent")]
-    TooOld,
-    #[error("another record of this agent has its number: two agents have one id")]
-    SharedId,
-    #[error("more agents than are allowed")]
-    TooManyAgents,
-    #[error("more tenants and bucket widths than are allowed")]
-    TooManyStreams,
-}
-
-impl QuarantineReason {
-    /// Names of all reasons, in the order of [`Counts::quarantined`].
-    pub const NAMES: [&str; 9] = [
-        "unreadable",
-        "unpublished",
-        "partitions",
-        "clock",
-        "future",
-        "too_old",
-        "shared_id",
-        "too_many_agents",
-        "too_many_streams",
-    ];
-
-    fn index(self) -> usize {
-        match self {
-            QuarantineReason::Unreadable(_) => 0,
-            QuarantineReason::Unpublished => 1,
-            QuarantineReason::Partitions { .. } => 2,
-            QuarantineReason::Clock { .. } => 3,
-            QuarantineReason::Future { .. } => 4,
-            QuarantineReason::TooOld => 5,
-            QuarantineReason::SharedId => 6,
-            QuarantineReason::TooManyAgents => 7,
-            QuarantineReason::TooManyStreams => 8,
-        }
-    }
-}
-
-/// A quarantined record. The commit has its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuarantinedRecord {
-    pub offset: u64,
-    /// `None`: unknown.
-    pub agent: Option<AgentId>,
-    pub reason: QuarantineReason,
 }
 
 /// Result of adding a message.
@@ -215,7 +155,7 @@ impl Merge {
         Ok(Merge {
             read_before: saved.next,
             known_from: saved.known_from,
-            agents: Snapshot::agents(saved.agents),
+            agents: Snapshot::agents(saved.agents, saved.hosts),
             streams: Snapshot::streams(saved.streams, saved.closed)?,
             counts: saved.counts,
             ..Merge::new(settings, offset)
@@ -314,6 +254,7 @@ impl Merge {
         }
         let wrong = self.wrong(message, header, publication);
         let agent = self.agents.entry(header.agent).or_default();
+        agent.came_from(&header.host);
         if agent.is_succeeded(header.epoch, place.bucket) && message.offset >= self.read_before {
             agent.contradictions += 1;
         }
@@ -453,7 +394,10 @@ impl Merge {
         {
             match outcome {
                 MergeOutcome::Repeat => agent.repeats += 1,
-                _ => agent.contradictions += 1,
+                _ => {
+                    agent.came_from(&record.header.host);
+                    agent.contradictions += 1;
+                }
             }
         }
     }
@@ -462,10 +406,11 @@ impl Merge {
         if self.refused.len() >= REFUSED_MAX {
             self.refused.pop_front();
         }
-        let record = Record::decode(&message.bytes).ok();
+        let header = Record::decode(&message.bytes).ok().map(|record| record.header);
         self.refused.push_back(QuarantinedRecord {
             offset: message.offset,
-            agent: record.map(|record| record.header.agent),
+            agent: header.as_ref().map(|header| header.agent),
+            host: header.map(|header| header.host).unwrap_or_default(),
             reason,
         });
     }
@@ -630,6 +575,7 @@ impl Merge {
                 .values()
                 .map(|stream| stream.closed_buckets.ranges())
                 .collect(),
+            hosts: self.agents.values().map(|agent| agent.hosts().to_vec()).collect(),
         };
         snapshot.encode()
     }
@@ -670,6 +616,11 @@ impl Merge {
     pub fn shared_ids(&self) -> impl Iterator<Item = (AgentId, u64)> {
         let agents = self.agents.iter().map(|(id, agent)| (*id, agent.contradictions));
         agents.filter(|(_, contradictions)| *contradictions > 0)
+    }
+
+    /// The hosts that an agent's records name, the newest first.
+    pub fn hosts(&self, agent: AgentId) -> &[Box<str>] {
+        self.agents.get(&agent).map_or(&[], AgentEpochs::hosts)
     }
 
     /// Number of an agent's repeated records.

@@ -42,6 +42,7 @@ pub struct SeriesPlace {
 #[derive(Debug)]
 pub struct Publisher {
     tenant: String,
+    host: String,
     agent: AgentId,
     epoch: u64,
     sent: Vec<PublishedTotals>,
@@ -69,6 +70,7 @@ impl Publisher {
     pub fn new(tenant: &str, agent: AgentId, epoch: u64) -> Self {
         Publisher {
             tenant: tenant.to_owned(),
+            host: String::new(),
             agent,
             epoch,
             sent: Vec::new(),
@@ -93,6 +95,11 @@ impl Publisher {
             self.tenant = tenant.to_owned();
             self.forget();
         }
+    }
+
+    /// Sets the name of the agent's host in the following records.
+    pub fn set_host(&mut self, host: &str) {
+        host.clone_into(&mut self.host);
     }
 
     /// Changes when places become invalid: the number of partitions changed, or most series were idle.
@@ -189,6 +196,7 @@ impl Publisher {
             }
             let header = Header {
                 tenant: self.tenant.clone(),
+                host: self.host.clone(),
                 agent: self.agent,
                 epoch: self.epoch,
                 bucket_start: bucket.start,

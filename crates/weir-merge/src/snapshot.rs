@@ -11,9 +11,10 @@ use crate::merge::Counts;
 use crate::stream::{Member, Stream, StreamKey};
 
 /// The first byte of a snapshot.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
-/// Of earlier programs: each stream had one range of closed buckets.
+/// Of earlier programs: agents had no names of hosts; before that, each stream had one range of closed buckets.
+const NO_HOSTS: u8 = 2;
 const ONE_RANGE: u8 = 1;
 
 /// Counts stay far below this, so that their sums cannot overflow.
@@ -46,6 +47,9 @@ pub(crate) struct Snapshot {
     /// For each stream, its closed buckets. They follow the rest.
     #[serde(skip)]
     pub closed: Vec<Vec<(i64, i64)>>,
+    /// For each agent, the names of its hosts. They follow.
+    #[serde(skip)]
+    pub hosts: Vec<Vec<Box<str>>>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,18 +85,20 @@ impl SavedStream {
 impl Snapshot {
     pub fn encode(&self) -> Vec<u8> {
         let bytes = postcard::to_extend(self, vec![VERSION]);
-        let bytes = bytes.and_then(|bytes| postcard::to_extend(&self.closed, bytes));
+        let bytes = bytes.and_then(|bytes| postcard::to_extend(&(&self.closed, &self.hosts), bytes));
         bytes.expect("all lengths are known")
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        let Some((&version @ (VERSION | ONE_RANGE), rest)) = bytes.split_first() else {
+        let Some((&version @ (VERSION | NO_HOSTS | ONE_RANGE), rest)) = bytes.split_first() else {
             let found = bytes.first().copied();
             return Err(SnapshotError::Version { found });
         };
         let (mut snapshot, rest): (Snapshot, _) = postcard::take_from_bytes(rest)?;
-        if version == VERSION {
-            snapshot.closed = postcard::from_bytes(rest)?;
+        match version {
+            ONE_RANGE => {}
+            NO_HOSTS => snapshot.closed = postcard::from_bytes(rest)?,
+            _ => (snapshot.closed, snapshot.hosts) = postcard::from_bytes(rest)?,
         }
         let agents_are_whole = snapshot.agents.iter().all(|(_, agent)| agent.is_possible());
         match agents_are_whole && snapshot.next <= OFFSET_MAX {
@@ -119,9 +125,15 @@ impl Snapshot {
         streams.collect()
     }
 
-    pub fn agents(agents: Vec<([u8; 16], AgentEpochs)>) -> BTreeMap<AgentId, AgentEpochs> {
+    pub fn agents(
+        agents: Vec<([u8; 16], AgentEpochs)>,
+        hosts: Vec<Vec<Box<str>>>,
+    ) -> BTreeMap<AgentId, AgentEpochs> {
+        let mut hosts = hosts.into_iter();
         let restored = agents.into_iter().map(|(id, mut agent)| {
             agent.restore();
+            let of_agent = hosts.next().unwrap_or_default();
+            of_agent.iter().rev().for_each(|host| agent.came_from(host));
             (AgentId(id), agent)
         });
         restored.collect()

@@ -1,5 +1,6 @@
 //! Owners and their log.
 
+mod format;
 mod merge;
 mod simulation;
 mod snapshots;

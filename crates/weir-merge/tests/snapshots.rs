@@ -116,7 +116,8 @@ fn a_snapshot_of_version_1_is_continued() {
     assert_eq!(found, [(30, closed, 2.0), (20, late, 1.0)]);
 
     let again = Merge::restore(Settings::default(), &commit.snapshot, commit.offset).unwrap();
-    assert_eq!(commit.snapshot[0], 2);
+    assert_eq!(commit.snapshot[0], 3);
+    assert_eq!(again.hosts(agent(1)), ["host1".into()]);
     assert_eq!(again.ledger(), merge.ledger());
     assert_eq!((again.ledger().merged, again.ledger().late), (10, 2));
 }

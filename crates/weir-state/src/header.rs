@@ -1,14 +1,17 @@
 use crate::Error;
 use crate::wire::{Reader, Writer};
 
-/// The version that is written.
-pub const VERSION: u8 = 1;
+/// The newest version. Each record is written in the oldest one that can hold it.
+pub const VERSION: u8 = 2;
+
+/// The first version with the name of a host.
+const NAMED: u8 = 2;
 
 /// The oldest version that is read: the two before the current one, as far as there are any.
 pub const OLDEST_VERSION: u8 = if VERSION > 2 { VERSION - 2 } else { 1 };
 
-/// Longest name of a tenant, bytes.
-const TENANT_BYTES_MAX: usize = 255;
+/// Longest name of a tenant or host, bytes.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Id of the agent that wrote a record. Drawn at random once, and kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +39,8 @@ pub struct Publication {
 pub struct Header {
     /// At most 255 bytes.
     pub tenant: String,
+    /// The agent's host, for people; empty: unknown. At most 255 bytes.
+    pub host: String,
     pub agent: AgentId,
     /// Grows with every start of the agent.
     pub epoch: u64,
@@ -55,6 +60,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// The version of a record with this header.
+    pub(crate) fn version(&self) -> u8 {
+        if self.host.is_empty() { NAMED - 1 } else { NAMED }
+    }
+
     /// The header of a later part of the same bucket, `states` after this one.
     pub(crate) fn of_part(&self, part: u32, parts: u32, states: u64) -> Self {
         Header {
@@ -72,8 +82,10 @@ impl Header {
 
     /// Writes the part after version, flags and checksum.
     pub(crate) fn write(&self, writer: &mut Writer) {
-        let tenant = self.tenant.floor_char_boundary(TENANT_BYTES_MAX);
-        writer.block(&self.tenant.as_bytes()[..tenant]);
+        writer.block(limited(&self.tenant));
+        if self.version() >= NAMED {
+            writer.block(limited(&self.host));
+        }
         writer.raw(&self.agent.0);
         writer.number(self.epoch);
         writer.signed(self.bucket_start);
@@ -88,12 +100,20 @@ impl Header {
         }
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>, is_open: bool, is_published: bool) -> Result<Self, Error> {
+    pub(crate) fn read(
+        version: u8,
+        reader: &mut Reader<'_>,
+        is_open: bool,
+        is_published: bool,
+    ) -> Result<Self, Error> {
         const WHAT: &str = "the header";
         let narrow = |number: u64| u32::try_from(number).map_err(|_| Error::OutOfRange(WHAT));
-        let tenant = std::str::from_utf8(reader.block()?).map_err(|_| Error::NotText)?;
         let header = Header {
-            tenant: tenant.to_owned(),
+            tenant: name(reader)?,
+            host: match version {
+                NAMED.. => name(reader)?,
+                _ => String::new(),
+            },
             agent: AgentId(reader.array()?),
             epoch: reader.number()?,
             bucket_start: reader.signed()?,
@@ -104,12 +124,26 @@ impl Header {
             is_open,
             publication: is_published.then(|| Publication::read(reader)).transpose()?,
         };
-        let fits = tenant.len() <= TENANT_BYTES_MAX && header.bucket_width > 0 && header.part < header.parts;
+        let fits = header.bucket_width > 0 && header.part < header.parts;
         match fits {
-            true => Ok(header),
+            true if header.version() == version => Ok(header),
+            true => Err(Error::NotCanonical(WHAT)),
             false => Err(Error::OutOfRange(WHAT)),
         }
     }
+}
+
+fn limited(name: &str) -> &[u8] {
+    &name.as_bytes()[..name.floor_char_boundary(NAME_BYTES_MAX)]
+}
+
+fn name(reader: &mut Reader<'_>) -> Result<String, Error> {
+    let name = reader.block()?;
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::OutOfRange("the header"));
+    }
+    let name = std::str::from_utf8(name).map_err(|_| Error::NotText)?;
+    Ok(name.to_owned())
 }
 
 impl Publication {

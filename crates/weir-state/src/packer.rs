@@ -1,8 +1,8 @@
 //! From a header and a body to the bytes of a record.
 
+use crate::Header;
 use crate::record::{COMPRESSED, OPEN, PUBLISHED, checksum_of};
 use crate::wire::Writer;
-use crate::{Header, VERSION};
 
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
@@ -30,12 +30,13 @@ impl Packer {
             | flag(header.is_open, OPEN)
             | flag(header.publication.is_some(), PUBLISHED);
         let mut writer = Writer::default();
-        writer.raw(&[VERSION, flags, 0, 0, 0, 0]);
+        let version = header.version();
+        writer.raw(&[version, flags, 0, 0, 0, 0]);
         header.write(&mut writer);
         writer.number(body.len() as u64);
         writer.raw(compressed.as_deref().unwrap_or(body));
         let mut bytes = writer.bytes;
-        let checksum = checksum_of(VERSION, flags, &bytes[PREFIX_BYTES..]);
+        let checksum = checksum_of(version, flags, &bytes[PREFIX_BYTES..]);
         bytes[2..PREFIX_BYTES].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }

@@ -80,7 +80,7 @@ impl Record {
         if flags & !(COMPRESSED | OPEN | PUBLISHED) != 0 {
             return Err(Error::NotCanonical("the flags"));
         }
-        let header = Header::read(&mut reader, flags & OPEN != 0, flags & PUBLISHED != 0)?;
+        let header = Header::read(version, &mut reader, flags & OPEN != 0, flags & PUBLISHED != 0)?;
         let len = reader.number()?;
         let len = usize::try_from(len)
             .ok()

@@ -112,6 +112,7 @@ fn table<'a>(parts: impl IntoIterator<Item = &'a Part>) -> Table {
 fn header() -> Header {
     Header {
         tenant: "t".into(),
+        host: String::new(),
         agent: AgentId([1; 16]),
         epoch: 7,
         bucket_start: START,
@@ -465,6 +466,41 @@ fn another_version_is_named() {
     assert_eq!(Record::decode(&[]).unwrap_err(), Error::Truncated);
 }
 
+/// Records without the name of a host are those of the first version, which earlier programs read.
+#[test]
+fn a_host_is_named_and_needs_the_second_version() {
+    let named = |host: &str| Header {
+        host: host.to_owned(),
+        ..header()
+    };
+    let written = |header: &Header| Table::default().encode(header).0.remove(0);
+    assert_eq!(written(&named(""))[0], 1);
+    for (host, expected) in [
+        ("web-17.example", "web-17.example"),
+        (&"é".repeat(200), &"é".repeat(127)),
+    ] {
+        let bytes = written(&named(host));
+        assert_eq!(bytes[0], VERSION);
+        assert_eq!(Record::decode(&bytes).unwrap().header, named(expected));
+    }
+    // One byte of length after the tenant's, and the checksum of what remains.
+    let with_host = |host: &[u8]| {
+        let mut bytes = written(&named("h"));
+        let at = 6 + 1 + header().tenant.len();
+        bytes.splice(at..at + 2, host.iter().copied());
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&bytes[..2]);
+        hasher.update(&bytes[6..]);
+        bytes[2..6].copy_from_slice(&hasher.finalize().to_le_bytes());
+        Record::decode(&bytes).map(|record| record.header.host)
+    };
+    assert_eq!(with_host(&[1, b'x']), Ok("x".to_owned()));
+    assert_eq!(with_host(&[0]), Err(Error::NotCanonical("the header")));
+    assert_eq!(with_host(&[1, 0xff]), Err(Error::NotText));
+    let long = [vec![0x80, 2], vec![b'x'; 256]].concat();
+    assert_eq!(with_host(&long), Err(Error::OutOfRange("the header")));
+}
+
 /// A body of a few bytes that would be gigabytes once it is decompressed.
 #[test]
 fn a_decompression_bomb_is_refused() {
@@ -482,9 +518,9 @@ fn a_decompression_bomb_is_refused() {
         rest.push(number as u8);
         rest.extend(&bomb);
         let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&[VERSION, 1]);
+        hasher.update(&[1, 1]);
         hasher.update(&rest);
-        let bytes = [&[VERSION, 1][..], &hasher.finalize().to_le_bytes(), &rest].concat();
+        let bytes = [&[1, 1][..], &hasher.finalize().to_le_bytes(), &rest].concat();
         let expected = match announced {
             1_000_000 => Error::Compression,
             bytes => Error::TooLarge { bytes },

@@ -111,6 +111,19 @@ fn firing(prometheus: &mut Prometheus, job: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// The texts of an alert for people.
+fn descriptions(prometheus: &Prometheus, alert: &str) -> Vec<String> {
+    let Some((_, body)) = receivers::get(&prometheus.address, "/api/v1/alerts", "application/json") else {
+        return Vec::new();
+    };
+    let found: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let alerts = found["data"]["alerts"].as_array().cloned().unwrap_or_default();
+    let named = alerts.iter().filter(|one| one["labels"]["alertname"] == alert);
+    named
+        .filter_map(|one| one["annotations"]["description"].as_str().map(str::to_owned))
+        .collect()
+}
+
 #[test]
 fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -318,7 +331,7 @@ fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
     let healthy = merge(&of_healthy, &format!("grace: 1s\n{}", to_file(&of_healthy)));
 
     let of_faulty = place("faulty");
-    faulty_fleet(&of_faulty.join("log"));
+    let mut fleet_of_faulty = faulty_fleet(&of_faulty.join("log"));
     damage(&of_faulty.join("log"));
     let mut poisoned = FileLog::open(&of_faulty.join("log"), 1, weir_log::unix_milliseconds).unwrap();
     poisoned.append(0, 1, b"no record").unwrap();
@@ -355,6 +368,9 @@ fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
         });
     }
     std::fs::write(of_failing.join("log/plan"), "nonsense").unwrap();
+    let mut tardy = Publishing::new(9, 1);
+    let records = fleet_of_faulty.records(&mut tardy, 100, vec![counter("requests", &[], 1.0)]);
+    fleet_of_faulty.append_at(weir_log::unix_milliseconds(), &records);
 
     let mut provoked = BTreeSet::new();
     for (job, names) in [
@@ -364,6 +380,7 @@ fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
                 "WeirFleetAgentsMissing",
                 "WeirFleetSharedIds",
                 "WeirFleetQuarantined",
+                "WeirFleetLate",
                 "WeirFleetStatesLost",
                 "WeirFleetLogDamaged",
             ][..],
@@ -380,6 +397,17 @@ fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
             });
             provoked.insert((*name).to_owned());
         }
+    }
+    for (alert, host) in [
+        ("WeirFleetAgentsMissing", "host2"),
+        ("WeirFleetSharedIds", "host1"),
+        ("WeirFleetLate", "host9"),
+    ] {
+        until(&format!("{alert} names {host}"), || {
+            let found = descriptions(&prometheus, alert);
+            let is_named = found.iter().any(|text| text.contains(host));
+            is_named.then_some(()).ok_or(format!("{found:?}"))
+        });
     }
     let mut expected = alerts();
     expected.retain(|name| name.starts_with(OF_FLEETS));

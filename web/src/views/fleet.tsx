@@ -1,7 +1,7 @@
 // A merge and its fleet: agents, lag, the ledger, what was quarantined, and how far each output is.
 
 import type { Agent, Fleet as Of, Status } from "../api";
-import { duration, exact } from "../format";
+import { clock, duration, exact } from "../format";
 import { OutputTable } from "./overview";
 
 const LEDGER = ["published", "merged", "late", "quarantined", "open", "missing", "lost"] as const;
@@ -56,7 +56,7 @@ export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
                 <tr key={`${row.partition}/${row.offset}`}>
                   <td>{row.partition}</td>
                   <td>{row.offset}</td>
-                  <td>{row.agent}</td>
+                  <td title={row.agent ?? undefined}>{row.host || row.agent}</td>
                   <td>{row.reason}</td>
                 </tr>
               ))}
@@ -70,9 +70,9 @@ export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
 
 /** Series states: what was published is in one of the other columns. */
 function Ledger({ fleet }: { fleet: Of }) {
-  const row = (name: string, states: Of["states"], note: string) => (
-    <tr key={name}>
-      <td>{name}</td>
+  const row = (name: string, states: Of["states"], note: string, id = name) => (
+    <tr key={id}>
+      <td title={id}>{name}</td>
       {LEDGER.map((column) => (
         <td
           key={column}
@@ -99,7 +99,9 @@ function Ledger({ fleet }: { fleet: Of }) {
         </thead>
         <tbody>
           {row("all", fleet.states, `${exact(fleet.agents_known)} agents`)}
-          {fleet.agents.slice(0, 20).map((agent) => row(agent.agent, agent, noteOf(agent)))}
+          {fleet.agents
+            .slice(0, 20)
+            .map((agent) => row(agent.host || agent.agent, agent, noteOf(agent), agent.agent))}
         </tbody>
       </table>
     </section>
@@ -121,6 +123,7 @@ function Sent({ fleet }: { fleet: Of }) {
             <th>output</th>
             <th>buckets</th>
             <th>newest bucket ended</th>
+            <th>behind</th>
             <th>repeated</th>
             <th>corrected</th>
             <th>not corrected</th>
@@ -131,7 +134,11 @@ function Sent({ fleet }: { fleet: Of }) {
             <tr key={row.output}>
               <td>{row.output}</td>
               <td>{exact(row.buckets)}</td>
-              <td>{row.newest === null ? "none yet" : `${duration(row.lag_seconds)} ago`}</td>
+              <td>{row.newest === null ? "none yet" : clock(row.newest)}</td>
+              <td class={row.waits && row.lag_seconds > 60 ? "bad" : undefined}>
+                {duration(row.lag_seconds)}
+                {row.waits ? ", waits for the output" : ""}
+              </td>
               <td>{exact(row.repeated)}</td>
               <td>{exact(row.corrected)}</td>
               <td>{exact(row.not_corrected)}</td>

@@ -195,20 +195,7 @@ impl Member {
 
     /// The offset stored for a partition of any topic.
     pub fn noted(&self, topic: &str, partition: u32) -> Result<u64, Error> {
-        let doing = || format!("reading the stored offset of partition {partition} of topic {topic}");
-        let list = one(topic, partition, None);
-        let found = list.and_then(|list| self.client.committed_offsets(list, self.timeout));
-        let found = found.map_err(|error| self.last_failure.explain(doing(), error))?;
-        let elements = found.elements();
-        let one = elements.first();
-        // An unknown offset is no offset: everything would be read again.
-        if let Some(Err(error)) = one.map(|one| one.error()) {
-            return Err(self.last_failure.explain(doing(), error));
-        }
-        Ok(match one.map(|one| one.offset()) {
-            Some(Offset::Offset(offset)) => offset.max(0) as u64,
-            _ => 0,
-        })
+        committed(&self.client, &self.last_failure, self.timeout, topic, partition)
     }
 
     /// Stores an offset for a partition of any topic. `Ok(false)`: the group is in another generation.
@@ -224,6 +211,30 @@ impl Member {
             }
         }
     }
+}
+
+/// The offset that a client's group has stored for a partition of any topic.
+pub(crate) fn committed<C: ConsumerContext>(
+    client: &BaseConsumer<C>,
+    last_failure: &LastFailure,
+    timeout: Duration,
+    topic: &str,
+    partition: u32,
+) -> Result<u64, Error> {
+    let doing = || format!("reading the stored offset of partition {partition} of topic {topic}");
+    let list = one(topic, partition, None);
+    let found = list.and_then(|list| client.committed_offsets(list, timeout));
+    let found = found.map_err(|error| last_failure.explain(doing(), error))?;
+    let elements = found.elements();
+    let one = elements.first();
+    // An unknown offset is no offset: everything would be read again.
+    if let Some(Err(error)) = one.map(|one| one.error()) {
+        return Err(last_failure.explain(doing(), error));
+    }
+    Ok(match one.map(|one| one.offset()) {
+        Some(Offset::Offset(offset)) => offset.max(0) as u64,
+        _ => 0,
+    })
 }
 
 /// The client leaves the group when it is dropped, after this, and reports that its partitions are revoked.

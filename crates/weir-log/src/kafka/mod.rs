@@ -11,6 +11,7 @@ mod control;
 mod examine;
 mod member;
 mod reader;
+mod replay;
 mod topics;
 mod transactions;
 mod writer;

@@ -1,15 +1,18 @@
 //! TLS, passwords and permissions.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use weir_broker::{Broker, Guard};
-use weir_log::{Brokers, Connection, Mechanism, Obstacle, Properties, Sasl, Tls, examine};
-use weir_merge::Log;
+use weir_log::{Brokers, Connection, KafkaLog, Mechanism, Obstacle, Properties, Sasl, Tls, examine};
+use weir_merge::{Commit, Log, Plan};
 
-use super::fleet::{brokers, open};
+use super::fleet::{brokers, open, until, until_shown};
+use super::topics::assigned;
 
 /// A certificate authority, and a broker with TLS and passwords.
 fn guarded(directory: &Path) -> Broker {
@@ -31,7 +34,7 @@ fn guarded(directory: &Path) -> Broker {
     let guard = Guard {
         certificate: certificate.pem(),
         key: key.serialize_pem(),
-        users: vec![user("owner"), user("stranger")],
+        users: ["owner", "stranger", "agent", "merge"].map(user).into(),
     };
     let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
     Broker::start_with(
@@ -174,6 +177,140 @@ fn tls_passwords_and_rights() {
     obstacle(plain.clone(), Obstacle::Tls);
     expect(plain, "Disconnected");
     assert!(!format!("{:?}", settings("owner", Mechanism::Plain)).contains("password\""));
+}
+
+/// The resource of a right, as the protocol numbers it: a topic, a group or a transactional id, and whether others that begin so are meant.
+const TOPIC: (i8, i8) = (2, 3);
+const TOPICS_FROM: (i8, i8) = (2, 4);
+const GROUPS_FROM: (i8, i8) = (3, 4);
+const TRANSACTIONS_FROM: (i8, i8) = (5, 4);
+
+const READ: i8 = 3;
+const WRITE: i8 = 4;
+const DESCRIBE: i8 = 8;
+
+/// Rights of a user, by a request to the open listener, whose users may do everything.
+fn allow(address: &str, user: &str, rights: &[((i8, i8), &str, &[i8])]) {
+    let text = |text: &str| [&(text.len() as i16).to_be_bytes()[..], text.as_bytes()].concat();
+    let mut creations = Vec::new();
+    for ((resource, pattern), name, operations) in rights {
+        for operation in *operations {
+            let principal = text(&format!("User:{user}"));
+            let parts = [
+                vec![*resource as u8],
+                text(name),
+                vec![*pattern as u8],
+                principal,
+                text("*"),
+                // The last one: allowed.
+                vec![*operation as u8, 3],
+            ];
+            creations.push(parts.concat());
+        }
+    }
+    // Version 1 of request 30 creates them. It has number 7, and no client's name.
+    let head = [0, 30, 0, 1, 0, 0, 0, 7, 0xff, 0xff];
+    let request = [
+        &head[..],
+        &(creations.len() as i32).to_be_bytes(),
+        &creations.concat(),
+    ]
+    .concat();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(&[&(request.len() as i32).to_be_bytes()[..], &request].concat())
+        .unwrap();
+    let mut size = [0; 4];
+    stream.read_exact(&mut size).unwrap();
+    let mut answer = vec![0; i32::from_be_bytes(size) as usize];
+    stream.read_exact(&mut answer).unwrap();
+    // Its number, a delay, their count; and an error of each, which is zero, with an empty message.
+    assert_eq!(answer[..4], [0, 0, 0, 7]);
+    assert!(answer[12..].chunks(4).all(|one| one[..2] == [0, 0]), "{answer:?}");
+}
+
+/// The rights in the table of docs/fleet.md are enough, and an agent can change neither the plan nor anything of the merges.
+#[test]
+fn agents_and_merges_need_only_the_documented_rights() {
+    let directory = TempDir::new().unwrap();
+    let broker = guarded(directory.path());
+    let settings = |user: &str| Brokers {
+        tls: Some(Tls {
+            authorities: Some(directory.path().join("authority.pem")),
+            certificate: None,
+        }),
+        sasl: Some(Sasl {
+            mechanism: Mechanism::ScramSha256,
+            user: user.to_owned(),
+            password: format!("{user}'s password"),
+            token_file: None,
+        }),
+        ..brokers(broker.guarded_address(), "least", 2)
+    };
+    // A user with all rights makes the topics and the plan, once.
+    assigned(&mut open(&settings("owner")), 2);
+    allow(
+        &broker.address(),
+        "agent",
+        &[
+            (TOPIC, "least", &[WRITE, DESCRIBE]),
+            (TOPIC, "least.control", &[READ, DESCRIBE]),
+        ],
+    );
+    allow(
+        &broker.address(),
+        "merge",
+        &[
+            (TOPIC, "least", &[READ, DESCRIBE]),
+            (TOPIC, "least.control", &[READ, DESCRIBE]),
+            (TOPICS_FROM, "least.least-merge.", &[READ, WRITE, DESCRIBE]),
+            (GROUPS_FROM, "least-merge", &[READ]),
+            (TRANSACTIONS_FROM, "least-merge-", &[WRITE, DESCRIBE]),
+        ],
+    );
+    let mut agent = open(&settings("agent"));
+    until("the brokers know the rights", || {
+        agent.append(0, 1, b"a record").is_ok()
+    });
+    assert_eq!(agent.plan().unwrap(), Plan::new(2));
+    let refused = agent.announce(1, 3).unwrap_err().to_string();
+    assert!(refused.contains("uthorization failed"), "{refused}");
+    let refused = open(&settings("agent")).assignments().unwrap_err().to_string();
+    assert!(refused.contains("uthorization failed"), "{refused}");
+
+    let mut merge = open(&settings("merge"));
+    let generation = assigned(&mut merge, 2);
+    assert_eq!(merge.fetch(0, 0, 1).unwrap().messages[0].bytes, b"a record");
+    let commit = Commit {
+        results: vec![b"a result".to_vec()],
+        snapshot: b"a snapshot".to_vec(),
+        offset: 1,
+        ..Commit::default()
+    };
+    assert_eq!(merge.committed(0).unwrap(), None);
+    let generations = [generation, generation - 1];
+    assert!(
+        generations
+            .iter()
+            .any(|generation| merge.commit(0, *generation, &commit).is_ok())
+    );
+    let open_brokers = Brokers {
+        addresses: vec![broker.address()],
+        tls: None,
+        sasl: None,
+        ..settings("merge")
+    };
+    until_shown(&open_brokers, "results", 0);
+    let mut output = KafkaLog::open_for_output(&settings("merge"), "file").unwrap();
+    let generation = assigned(&mut output, 2);
+    assert_eq!(output.results(0, 0, 1).unwrap()[0].1, b"a result");
+    assert!(
+        [generation, generation - 1]
+            .iter()
+            .any(|generation| { output.record_results_sent(0, *generation, 1).is_ok() })
+    );
+    let refused = merge.append(0, 1, b"x").unwrap_err().to_string();
+    assert!(refused.contains("uthorization failed"), "{refused}");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Topics, the plan, the quarantine, and the offsets of sent results.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -27,7 +30,7 @@ fn commit(number: u8) -> Commit {
 }
 
 /// Waits until a log owns these partitions, and returns the generation of the last one.
-fn assigned(log: &mut impl Log<Error = weir_log::Error>, partitions: usize) -> u64 {
+pub fn assigned(log: &mut impl Log<Error = weir_log::Error>, partitions: usize) -> u64 {
     let mut generations = Vec::new();
     until("partitions", || {
         for change in log.assignments().unwrap() {
@@ -224,6 +227,67 @@ fn a_static_member_keeps_its_partitions_over_a_restart() {
     });
 }
 
+/// Requests to a broker by their numbers in the protocol: fetches and questions for the ends of partitions.
+const FETCH: u16 = 1;
+const LIST_OFFSETS: u16 = 2;
+
+/// Passes connections on, and counts requests.
+fn counted(listener: TcpListener, to: String) -> Arc<Mutex<BTreeMap<u16, u64>>> {
+    let counts: Arc<Mutex<BTreeMap<u16, u64>>> = Arc::default();
+    let all = counts.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(broker) = TcpStream::connect(&to) else {
+                continue;
+            };
+            let (mut answers, mut asking) = (broker.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || drop(std::io::copy(&mut answers, &mut asking)));
+            let counts = all.clone();
+            std::thread::spawn(move || pass_on(client, broker, &counts));
+        }
+    });
+    counts
+}
+
+/// Ends with the connection. A request is its length, its number, and the rest.
+fn pass_on(mut client: TcpStream, mut broker: TcpStream, counts: &Mutex<BTreeMap<u16, u64>>) {
+    let mut head = [0; 4];
+    while client.read_exact(&mut head).is_ok() {
+        let mut request = vec![0; u32::from_be_bytes(head) as usize];
+        if client.read_exact(&mut request).is_err() {
+            break;
+        }
+        let number = u16::from_be_bytes([request[0], request[1]]);
+        *counts.lock().unwrap().entry(number).or_default() += 1;
+        if broker.write_all(&[&head[..], &request].concat()).is_err() {
+            break;
+        }
+    }
+    drop(broker.shutdown(Shutdown::Both));
+}
+
+/// Thousands of agents ask the one broker that has the plan.
+#[test]
+fn an_idle_agent_asks_for_the_plan_and_fetches_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = listener.local_addr().unwrap().to_string();
+    let advertised = format!("PLAINTEXT://{proxy}");
+    let broker = weir_broker::Broker::start_with(None, &[("advertised.listeners", &advertised)]);
+    let counts = counted(listener, broker.address());
+    let of = |number: u16| counts.lock().unwrap().get(&number).copied().unwrap_or(0);
+    let mut log = open(&brokers(proxy, "idle", 1));
+    log.append(0, 1, b"a record").unwrap();
+    assert_eq!(log.plan().unwrap(), Plan::new(1));
+    let (fetches, asked) = (of(FETCH), of(LIST_OFFSETS));
+    assert!(fetches > 0 && asked > 0, "{:?}", counts.lock().unwrap());
+    until("it has asked for the plan some more times", || {
+        assert_eq!(log.plan().unwrap(), Plan::new(1));
+        of(LIST_OFFSETS) >= asked + 4
+    });
+    // A fetch may be under way while the client stops reading.
+    assert!(of(FETCH) <= fetches + 1, "{:?}", counts.lock().unwrap());
+}
+
 /// Each output is a group of its own: it gets the results, and its position is its own.
 #[test]
 fn each_output_has_its_own_position() {
@@ -254,6 +318,30 @@ fn each_output_has_its_own_position() {
         (sent, 0)
     );
     assert_eq!(next.results(0, sent, 1 << 20).unwrap(), results[3..]);
+}
+
+/// Two groups merge the same records, and neither sees results or snapshots of the other.
+#[test]
+fn two_groups_on_one_topic_never_meet() {
+    // The broker may be that of an earlier run.
+    let topic = format!("groups-{}", unix_milliseconds());
+    let one = brokers(address(), &topic, 1);
+    let other = Brokers {
+        group: format!("{topic}-other"),
+        ..one.clone()
+    };
+    for (number, brokers) in (1..).zip([&one, &other]) {
+        let mut log = open(brokers);
+        let generation = assigned(&mut log, 1);
+        assert_eq!(log.committed(0).unwrap(), None);
+        log.commit(0, generation, &commit(number)).unwrap();
+    }
+    for (number, brokers) in (1..).zip([&one, &other]) {
+        until_shown(brokers, "results", 0);
+        let results = open(brokers).results(0, 0, 1 << 20).unwrap();
+        let found: Vec<Vec<u8>> = results.into_iter().map(|(_, bytes)| bytes).collect();
+        assert_eq!(found, commit(number).results);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The numbered failure cases of docs/fleet.md that need no broker, each with its expected result.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_merge::{BucketResult, Counts, Ledger, Merge, Occasion, partition_of};
 use weir_protocol::Kind;
@@ -405,15 +405,13 @@ fn case_16_the_log_deletes_unread_records() {
     }
 }
 
-/// There is one format so far. What a later program sends is kept whole and holds up nobody, and is merged once it comes in a format
-/// that owners read: from the agent before its upgrade is taken back, or from the quarantine after theirs.
+/// Every second agent writes the older format, without the name of its host. What a later program sends is kept whole and holds up nobody,
+/// and is merged once it comes in a format that owners read: from the agent before its upgrade is taken back, or from the quarantine after
+/// theirs.
 #[test]
-fn case_18_records_of_a_later_format_are_kept_until_they_can_be_read() {
+fn case_18_formats_are_mixed_and_records_of_a_later_one_are_kept_until_they_can_be_read() {
     let (oldest, newest) = (weir_state::OLDEST_VERSION, weir_state::VERSION);
-    assert_eq!(
-        oldest, newest,
-        "there are several formats now: they are to be mixed here"
-    );
+    assert_eq!((oldest, newest), (1, 2), "another format is to be mixed here");
     let mut fleet = Fleet::new(18, 2, 1, 1);
     fleet.seconds(30);
     fleet.agents[1].is_connected = false;
@@ -445,6 +443,50 @@ fn case_18_records_of_a_later_format_are_kept_until_they_can_be_read() {
     fleet.agents[1].is_connected = true;
     let fleet = ends_well(fleet);
     assert!(counts(&fleet, 0).late >= sent, "{:?}", counts(&fleet, 0));
+    let world = fleet.world.borrow();
+    let versions = world.partitions[0]
+        .messages
+        .iter()
+        .map(|message| message.bytes[0]);
+    assert_eq!(
+        versions.collect::<BTreeSet<u8>>(),
+        (oldest..=newest + 1).collect()
+    );
+    assert_eq!(merge(&fleet, 0).hosts(agent(1)), ["host1".into()]);
+    assert!(merge(&fleet, 0).hosts(agent(0)).is_empty());
+}
+
+/// The next owner knows the names, and an id that two hosts have is shown with both.
+#[test]
+fn hosts_are_known_after_a_change_of_the_owner_and_both_of_a_shared_id_are_named() {
+    let mut fleet = Fleet::new(19, 2, 1, 2);
+    fleet.seconds(100);
+    let mut twins = [Writer::new(7, 1), Writer::new(7, 1)];
+    for (number, twin) in twins.iter_mut().enumerate() {
+        let mut table = weir_state::Table::default();
+        add(&mut table, "twin", number as f64);
+        let mut header = twin.header(START + 100);
+        header.host = format!("twin{number}");
+        let bytes = twin.write_as(&header, &table).remove(0);
+        let now = fleet.world.borrow().now;
+        fleet.world.borrow_mut().append(0, now, &bytes);
+    }
+    fleet.seconds(90);
+    let named = |fleet: &Fleet| {
+        let merge = merge(fleet, 0);
+        (merge.hosts(agent(1)).to_vec(), merge.hosts(agent(7)).to_vec())
+    };
+    let expected = (vec!["host1".into()], vec!["twin1".into(), "twin0".into()]);
+    assert_eq!(named(&fleet), expected);
+    let refused: Vec<String> = merge(&fleet, 0)
+        .refused()
+        .map(|refused| refused.host.clone())
+        .collect();
+    assert_eq!(refused, ["twin1"]);
+    (0..2).for_each(|owner| fleet.kill_owner(owner));
+    fleet.rebalance();
+    fleet.seconds(1);
+    assert_eq!(named(&fleet), expected);
 }
 
 #[test]

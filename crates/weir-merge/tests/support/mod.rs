@@ -15,6 +15,14 @@ pub fn agent(number: u8) -> AgentId {
     AgentId([number; 16])
 }
 
+/// Every second agent names its host: both formats of records are mixed.
+pub fn host(agent: AgentId) -> String {
+    match agent.0[0] {
+        number if number % 2 == 1 => format!("host{number}"),
+        _ => String::new(),
+    }
+}
+
 /// An agent's state between the records of one partition.
 #[derive(Clone, Debug)]
 pub struct Writer {
@@ -41,6 +49,7 @@ impl Writer {
     pub fn header(&self, bucket_start: i64) -> Header {
         Header {
             tenant: self.tenant.clone(),
+            host: host(self.agent),
             agent: self.agent,
             epoch: self.epoch,
             bucket_start,

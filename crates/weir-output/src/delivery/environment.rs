@@ -23,8 +23,9 @@ pub struct OutputEnvironment {
     pub safe: SafeSamples,
     /// The state directory, if there is one.
     pub state_path: Option<PathBuf>,
-    /// The delivering agent, for outputs that report it.
+    /// The delivering agent and its host, for outputs that report them.
     pub agent: AgentIdentity,
+    pub hostname: Arc<str>,
     /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.
     pub replaces: Option<Arc<Delivery>>,
 }

@@ -22,6 +22,7 @@ const WAITING_BYTES: u64 = 400;
 pub(super) struct Settings {
     pub place: String,
     pub tenant: String,
+    pub host: Arc<str>,
     pub agent: AgentIdentity,
     pub rules: FleetRules,
     pub state_bytes_max: u64,
@@ -31,6 +32,7 @@ pub(super) struct Settings {
 pub struct FleetEncoder {
     place: String,
     tenant: String,
+    host: Arc<str>,
     agent: AgentIdentity,
     publisher: Publisher,
     index: Index,
@@ -82,14 +84,18 @@ impl FleetEncoder {
         let Settings {
             place,
             tenant,
+            host,
             agent,
             rules,
             state_bytes_max,
         } = settings;
+        let mut publisher = Publisher::new(&tenant, agent.id, epoch);
+        publisher.set_host(&host);
         FleetEncoder {
-            publisher: Publisher::new(&tenant, agent.id, epoch),
+            publisher,
             place,
             tenant,
+            host,
             agent,
             index: Index::default(),
             generation: 0,
@@ -300,6 +306,7 @@ impl Encode for FleetEncoder {
         };
         self.publisher = other.publisher;
         self.publisher.set_tenant(&self.tenant);
+        self.publisher.set_host(&self.host);
         self.publisher.forget();
         (self.bucket, self.waiting) = (other.bucket, other.waiting);
     }

@@ -132,13 +132,15 @@ impl KafkaSettings {
     pub fn encoder(&self, agent: AgentIdentity, plan: Plan, state_bytes_max: u64) -> FleetEncoder {
         let planned = Arc::new(Planned::default());
         planned.set(plan);
-        FleetEncoder::new(self.of(agent, state_bytes_max), planned, agent.epoch)
+        let settings = self.of(agent, Arc::default(), state_bytes_max);
+        FleetEncoder::new(settings, planned, agent.epoch)
     }
 
-    fn of(&self, agent: AgentIdentity, state_bytes_max: u64) -> Settings {
+    fn of(&self, agent: AgentIdentity, host: Arc<str>, state_bytes_max: u64) -> Settings {
         Settings {
             place: directory(&self.log),
             tenant: self.log.tenant.clone(),
+            host,
             agent,
             rules: FleetRules::new(self),
             state_bytes_max,
@@ -160,7 +162,7 @@ impl KafkaSettings {
             );
         }
         let number = ENCODERS.fetch_add(1, Ordering::Relaxed);
-        let settings = self.of(agent, environment.state_bytes_max);
+        let settings = self.of(agent, environment.hostname.clone(), environment.state_bytes_max);
         FleetEncoder::new(settings, planned, agent.epoch << ENCODERS_BITS | number)
     }
 }

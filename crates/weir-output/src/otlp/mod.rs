@@ -50,6 +50,10 @@ impl Start for OtlpSettings {
         })
     }
 
+    fn adds_up(&self) -> bool {
+        self.temporality == Temporality::Cumulative
+    }
+
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(vec![Destination {
             label: http::shown_url(&self.url),

@@ -77,6 +77,10 @@ impl Start for RemoteWriteSettings {
         preview::of_parts(&preview::payloads(encoder, batch), open)
     }
 
+    fn adds_up(&self) -> bool {
+        true
+    }
+
     fn start(
         &self,
         name: &str,

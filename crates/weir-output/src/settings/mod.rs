@@ -57,6 +57,11 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
     /// The series that it makes of a batch which is a whole bucket, as the users of the receiver see them. Nothing is sent.
     fn preview(&self, batch: &Batch, expansion: &Arc<Expansion>) -> Vec<String>;
 
+    /// Whether points contain everything since the start of their series.
+    fn adds_up(&self) -> bool {
+        false
+    }
+
     /// Its destination, for [`crate::probe`]; `None` on this machine.
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(Vec::new())

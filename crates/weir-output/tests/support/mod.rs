@@ -628,6 +628,7 @@ pub fn environment(clock: Clock) -> OutputEnvironment {
         safe: Default::default(),
         state_path: None,
         agent: agent(1),
+        hostname: "agent-host".into(),
         replaces: None,
     }
 }

@@ -195,6 +195,8 @@ pub struct PartitionRow {
 #[serde(default)]
 pub struct AgentRow {
     pub agent: String,
+    /// Its host, by its records; two if two agents share the id. Empty: the agent is too old to say.
+    pub host: String,
     /// Its records were missing in the last closed bucket.
     pub is_missing: bool,
     /// Its records for the oldest open bucket have not arrived.
@@ -246,6 +248,7 @@ pub struct QuarantineRow {
     pub offset: u64,
     /// If the record names it.
     pub agent: Option<String>,
+    pub host: String,
     pub reason: String,
 }
 
@@ -281,8 +284,9 @@ impl FleetStatus {
     pub fn imbalances(&self, found: &mut Vec<String>) {
         for agent in self.agents.iter().filter(|agent| agent.difference() != 0) {
             found.push(format!(
-                "series states of agent {}: {} were published, {} are missing in the ledger",
+                "series states of agent {} ({}): {} were published, {} are missing in the ledger",
                 agent.agent,
+                agent.host,
                 agent.published,
                 agent.difference()
             ));

@@ -302,7 +302,7 @@ impl Collected {
             &FLEET_AGENTS,
             remarkable
                 .take(AGENT_SERIES_MAX)
-                .map(|row| (vec![row.agent.clone()], row)),
+                .map(|row| (vec![row.agent.clone(), row.host.clone()], row)),
         );
         let sent = fleet.sent.iter();
         self.each(&FLEET_SENT, sent.map(|row| (vec![row.output.clone()], row)));

@@ -337,7 +337,7 @@ tables! {
             Normal("See `weir_fleet_quarantined_records_total`."), |row| Some(row.quarantined as f64);
     }
 
-    FLEET_AGENTS: AgentRow, by ["agent"], {
+    FLEET_AGENTS: AgentRow, by ["agent", "host"], {
         /// 1 if an agent's records are missing in the last closed bucket; only for agents with a problem.
         gauge("weir_fleet_agent_missing", "fleet.agents[].is_missing", "flag"),
             Problem("It ended, or cannot reach the log."), |row| flag(row.is_missing);

@@ -31,7 +31,9 @@ pub fn command() -> Command {
         switch("check", "Check the configuration, print every value and its source, and exit"),
     )
     .subcommand(status_command())
-    .subcommand(super::partitions::command());
+    .subcommand(super::partitions::command())
+    .subcommand(super::quarantine::command())
+    .subcommand(super::fleet_replay::command());
     for setting in super::flags_of(Role::Merge) {
         let setting = Role::Merge.version_of(setting);
         let arg = super::setting_flag(&setting).help(weir_config::help(&setting));
@@ -52,6 +54,8 @@ pub fn merge(arguments: &ArgMatches) -> Result<(), Failure> {
     match arguments.subcommand() {
         Some(("status", arguments)) => return status(arguments),
         Some(("partitions", arguments)) => return super::partitions::partitions(arguments),
+        Some(("quarantine", arguments)) => return super::quarantine::quarantine(arguments),
+        Some(("replay", arguments)) => return super::fleet_replay::replay(arguments),
         _ => {}
     }
     let inputs = super::inputs_of(Role::Merge, arguments)?;
@@ -163,7 +167,7 @@ fn ledger(page: &mut String, fleet: &FleetStatus, style: Style) {
     let remarkable: Vec<&AgentRow> = fleet.agents.iter().filter(|row| row.is_remarkable()).collect();
     for row in std::iter::once(&whole).chain(remarkable.iter().copied().take(ROWS_MAX)) {
         let cells = [
-            row.agent.clone(),
+            named(&row.host, &row.agent),
             grouped(row.published),
             grouped(row.merged),
             grouped(row.late),
@@ -183,6 +187,14 @@ fn ledger(page: &mut String, fleet: &FleetStatus, style: Style) {
             "  and {} more agents: --json lists them",
             grouped(others as u64)
         );
+    }
+}
+
+/// Agents are named by their host where it is known.
+pub fn named(host: &str, agent: &str) -> String {
+    match host {
+        "" => agent.to_owned(),
+        host => format!("{} ({agent})", super::table::shown(host)),
     }
 }
 
@@ -219,7 +231,7 @@ fn quarantine(page: &mut String, fleet: &FleetStatus) {
         table.row([
             row.offset.to_string(),
             row.partition.to_string(),
-            row.agent.clone().unwrap_or_default(),
+            named(&row.host, row.agent.as_deref().unwrap_or_default()),
             super::table::shown(&row.reason),
         ]);
     }

@@ -8,9 +8,9 @@ use weir_config::Role;
 use weir_merge::{Log as _, Plan};
 
 use super::table::duration;
-use crate::config;
+use crate::config::{self, Loaded};
 use crate::failure::Failure;
-use crate::run::open_log;
+use crate::run::{FleetLog, open_log};
 
 /// Agents ask every 10 s, and hear within half a minute of partitions that a topic has got.
 const AFTER_MIN: Duration = Duration::from_secs(60);
@@ -39,6 +39,21 @@ pub fn command() -> Command {
 
 pub fn partitions(arguments: &ArgMatches) -> Result<(), Failure> {
     let after = after(arguments)?;
+    let (_, mut log) = open_fleet(arguments)?;
+    let failed = |error: weir_log::Error| Failure::runtime(format!("log: {error}"));
+    let mut plan = log.plan().map_err(failed)?;
+    let now = super::status::unix_now() as i64;
+    if let Some(number) = arguments.get_one::<u32>("number").copied() {
+        may_become(&plan, number)?;
+        let from = now + after.as_secs() as i64;
+        log.announce(from, number).map_err(failed)?;
+        plan.announce(from, number);
+    }
+    super::print(&shown(&plan, now))
+}
+
+/// The merge's configuration, and its log, which must exist.
+pub fn open_fleet(arguments: &ArgMatches) -> Result<(Loaded, FleetLog), Failure> {
     let loaded = config::load(&super::inputs_of(Role::Merge, arguments)?)?;
     let reader = loaded.config.merge.as_ref().map(|merge| &merge.log);
     let reader = reader.ok_or_else(|| Failure::usage("no merge is configured"))?;
@@ -50,17 +65,8 @@ pub fn partitions(arguments: &ArgMatches) -> Result<(), Failure> {
             "log.directory: {shown}: there is no log"
         )));
     }
-    let failed = |error: weir_log::Error| Failure::runtime(format!("log: {error}"));
-    let mut log = open_log(reader)?;
-    let mut plan = log.plan().map_err(failed)?;
-    let now = super::status::unix_now() as i64;
-    if let Some(number) = arguments.get_one::<u32>("number").copied() {
-        may_become(&plan, number)?;
-        let from = now + after.as_secs() as i64;
-        log.announce(from, number).map_err(failed)?;
-        plan.announce(from, number);
-    }
-    super::print(&shown(&plan, now))
+    let log = open_log(reader)?;
+    Ok((loaded, log))
 }
 
 fn after(arguments: &ArgMatches) -> Result<Duration, Failure> {

@@ -62,7 +62,7 @@ use hand_over_target::{Begun, HandOverTarget, Received};
 const RELOADS_MAX: usize = 4;
 
 pub use hand_over_target::upgrade;
-pub use merge::{open as open_log, run as merge};
+pub use merge::{FleetLog, open as open_log, open_for_output as open_log_for_output, run as merge};
 
 /// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads. With `take_over` it replaces the process that
 /// uses the state directory, if there is one.

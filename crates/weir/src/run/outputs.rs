@@ -126,6 +126,7 @@ impl Outputs {
                 safe: told.map_or_else(SafeSamples::default, |tally| SafeSamples::new(tally)),
                 state_path: config.running.state_path.clone(),
                 agent,
+                hostname: config.names.hostname.as_str().into(),
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),

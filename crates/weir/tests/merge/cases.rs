@@ -268,7 +268,7 @@ fn case_12_an_agent_that_was_offline_sends_its_queue() {
 fn case_13_two_agents_with_one_id_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
-    let (mut one, mut copy, mut other) = (Agent::new(1, 5), Agent::new(1, 5), Agent::new(2, 1));
+    let (mut one, mut copy, mut other) = (Agent::new(1, 5), Agent::new(1, 5).on("copy"), Agent::new(2, 1));
     for bucket in 0..5 {
         fleet.publish(&mut one, bucket, vec![counter("requests", &[], 1.0)]);
         fleet.publish(&mut copy, bucket, vec![counter("requests", &[], 100.0)]);
@@ -284,7 +284,7 @@ fn case_13_two_agents_with_one_id_are_named() {
     assert_eq!(shared, [one.id.to_string()]);
     let page = merge.page();
     assert!(
-        page.contains("two agents have this id") && page.contains(&one.id.to_string()),
+        page.contains("two agents have this id") && page.contains(&format!("copy, host1 ({})", one.id)),
         "{page}"
     );
     // Of two records with one number the first counts.
@@ -313,6 +313,7 @@ fn cases_11_and_15_quarantined_records_are_shown_with_their_reason() {
     let rows = status["quarantine"].as_array().unwrap();
     assert_eq!(rows.len(), 3, "{status}");
     assert_eq!(rows[0]["agent"], wrong.id.to_string());
+    assert_eq!(rows[0]["host"], "host2");
     assert_eq!(
         (&rows[0]["partition"], &rows[0]["offset"]),
         (&0.into(), &1.into())

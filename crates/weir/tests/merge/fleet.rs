@@ -40,10 +40,14 @@ impl Agent {
 
     pub fn of_tenant(tenant: &str, number: u8, epoch: u64) -> Agent {
         let id = AgentId([number; 16]);
-        Agent {
-            id,
-            publisher: Publisher::new(tenant, id, epoch),
-        }
+        let publisher = Publisher::new(tenant, id, epoch);
+        Agent { id, publisher }.on(&format!("host{number}"))
+    }
+
+    /// On this host.
+    pub fn on(mut self, host: &str) -> Agent {
+        self.publisher.set_host(host);
+        self
     }
 }
 
@@ -95,6 +99,17 @@ impl Fleet {
         NOW.set(at_ms);
         for record in records {
             self.log.append(record.partition, at_ms, &record.bytes).unwrap();
+        }
+    }
+
+    /// The same from an agent whose clock is this far ahead.
+    pub fn append_ahead(&mut self, bucket: i64, ahead_ms: i64, records: &[Published]) {
+        let at = (self.bucket(bucket + 1) + WIDTH / 2) * 1000;
+        NOW.set(at);
+        for record in records {
+            self.log
+                .append(record.partition, at + ahead_ms, &record.bytes)
+                .unwrap();
         }
     }
 

@@ -6,3 +6,4 @@ pub mod fleet;
 mod owners;
 pub mod process;
 mod settings;
+mod tools;

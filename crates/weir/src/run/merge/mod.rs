@@ -47,8 +47,10 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 /// Opens the log as this output sees it.
-fn open_for_output(config: &Config, reader: &LogReader, output: &str) -> Result<FleetLog, Failure> {
-    let log = FleetLog::open_for_output(&member(config, reader), output);
+pub fn open_for_output(config: &Config, output: &str) -> Result<FleetLog, Failure> {
+    let merge = config.merge.as_ref();
+    let merge = merge.ok_or_else(|| Failure::usage("no merge is configured"))?;
+    let log = FleetLog::open_for_output(&member(config, &merge.log), output);
     log.map_err(|error| Failure::runtime(format!("log: {error}")))
 }
 

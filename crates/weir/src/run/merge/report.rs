@@ -154,6 +154,9 @@ fn add(counts: &mut Counts<FleetCounter>, merge: &Merge, row: &PartitionRow) {
 fn add_agents(agents: &mut BTreeMap<AgentId, AgentRow>, merge: &Merge) {
     for (id, ledger) in merge.ledgers() {
         let row = agents.entry(id).or_default();
+        if let (true, Some(host)) = (row.host.is_empty(), merge.hosts(id).first()) {
+            row.host = host.to_string();
+        }
         row.repeated += merge.repeats(id);
         row.published += ledger.published;
         row.merged += ledger.merged;
@@ -167,7 +170,9 @@ fn add_agents(agents: &mut BTreeMap<AgentId, AgentRow>, merge: &Merge) {
         widen(&mut row.lost_between, lost);
     }
     for (id, records) in merge.shared_ids() {
-        agents.entry(id).or_default().shared_id += records;
+        let row = agents.entry(id).or_default();
+        row.shared_id += records;
+        row.host = merge.hosts(id).join(", ");
     }
 }
 
@@ -183,6 +188,7 @@ fn quarantine(partition: u32, merge: &Merge) -> impl Iterator<Item = QuarantineR
         partition,
         offset: refused.offset,
         agent: refused.agent.map(|agent| agent.to_string()),
+        host: refused.host.clone(),
         reason: refused.reason.to_string(),
     })
 }

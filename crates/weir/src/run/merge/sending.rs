@@ -37,7 +37,7 @@ pub fn start(
         let name = output.name.clone();
         let progress = Arc::new(OutputProgress::new(&name));
         shared.add_output(progress.clone());
-        let log = open_for_output(config, &merge.log, &name)?;
+        let log = open_for_output(config, &name)?;
         let sending = Sending {
             config: Config {
                 outputs: vec![output.clone()],
