@@ -651,13 +651,22 @@ impl Log for KafkaLog {
         generation: u64,
         before: u64,
     ) -> Result<(), CommitError<Error>> {
-        let member = self.member.as_ref().ok_or(CommitError::Fenced)?;
-        if !member.holds(partition, generation) {
-            return Err(CommitError::Fenced);
-        }
-        match member.note(&self.topics.results, partition, before)? {
-            true => Ok(()),
-            false => Err(CommitError::Fenced),
+        let until = Instant::now() + self.brokers.timeout;
+        loop {
+            let member = self.member.as_mut().ok_or(CommitError::Fenced)?;
+            if !member.holds(partition, generation) {
+                return Err(CommitError::Fenced);
+            }
+            if member.note(&self.topics.results, partition, before)? {
+                return Ok(());
+            }
+            // Another member joined or left. A partition that we keep is not assigned again: it must not be taken for lost.
+            if Instant::now() > until {
+                let doing = format!("storing the position of partition {partition}");
+                let what = "the group does not report the owners of partitions";
+                return Err(self.last_failure.explain(doing, what).into());
+            }
+            member.listen(STEP)?;
         }
     }
 }

@@ -253,12 +253,18 @@ pub(crate) fn ends<C: ConsumerContext>(
     partition: u32,
 ) -> Result<(u64, u64), Error> {
     let until = Instant::now() + timeout;
+    let mut has_looked = false;
     loop {
         match client.fetch_watermarks(topic, partition as i32, timeout) {
             Ok((start, end)) => return Ok((start.max(0) as u64, end.max(0) as u64)),
             // The topic was created a moment ago, or another broker is taking over.
             Err(KafkaError::MetadataFetch(code)) if has_no_leader(code) && Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(20));
+            }
+            // Partitions were added since the client looked, which it does every few minutes.
+            Err(KafkaError::MetadataFetch(Code::UnknownPartition)) if !has_looked => {
+                has_looked = true;
+                drop(client.fetch_metadata(Some(topic), timeout));
             }
             Err(error) => {
                 let doing = format!("asking for the end of partition {partition} of topic {topic}");

@@ -14,8 +14,9 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::client::{self, LastFailure};
 use crate::{Brokers, Error};
 
-/// Maximum sleep of a thread while messages are in flight.
-const STEP: Duration = Duration::from_millis(2);
+/// Shortest and longest sleep of a thread while messages are in flight. It is an eighth of the wait so far.
+const STEP_MIN: Duration = Duration::from_millis(1);
+const STEP_MAX: Duration = Duration::from_millis(50);
 
 /// Delivery reports that were not collected yet, by message number: the offset of each.
 #[derive(Debug)]
@@ -137,9 +138,10 @@ impl Writer {
             }
         }
         // Each message has a report by its own timeout.
-        let until = Instant::now() + self.timeout + Duration::from_secs(5);
+        let begun = Instant::now();
+        let until = begun + self.timeout + Duration::from_secs(5);
         while awaited > 0 && Instant::now() < until {
-            self.client.poll(STEP);
+            self.wait(begun);
             for (number, report) in self.reports() {
                 // Smaller numbers belong to an earlier call that did not wait for them.
                 if let Some(mine) = number.checked_sub(first).and_then(|at| written.get_mut(at)) {
@@ -152,6 +154,12 @@ impl Writer {
             self.client.purge(PurgeConfig::default().queue().inflight());
         }
         written
+    }
+
+    /// Waits for reports since `begun`. A poll with a time would wait all of it, and its last millisecond without sleep.
+    fn wait(&self, begun: Instant) {
+        std::thread::sleep((begun.elapsed() / 8).clamp(STEP_MIN, STEP_MAX));
+        self.client.poll(Duration::ZERO);
     }
 
     pub fn write(&mut self, message: Outgoing<'_>) -> Result<u64, KafkaError> {
@@ -180,6 +188,7 @@ impl Writer {
     }
 
     fn send(&self, message: &Outgoing<'_>, number: usize) -> Result<(), KafkaError> {
+        let begun = Instant::now();
         loop {
             let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(message.topic, number)
                 .partition(message.partition as i32)
@@ -196,7 +205,7 @@ impl Writer {
             match self.client.send(record) {
                 Ok(()) => return Ok(()),
                 // Queued messages end with their timeout.
-                Err((KafkaError::MessageProduction(Code::QueueFull), _)) => self.client.poll(STEP),
+                Err((KafkaError::MessageProduction(Code::QueueFull), _)) => self.wait(begun),
                 Err((error, _)) => return Err(error),
             }
         }

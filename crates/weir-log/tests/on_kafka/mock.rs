@@ -1,7 +1,7 @@
 //! Rare answers of a broker, from the client library's mock.
 
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -101,6 +101,30 @@ fn a_record_is_stored_after_transient_errors() {
     assert_eq!(found, [&b"first"[..], b"second"]);
 }
 
+/// The processor time of this thread.
+fn used() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}
+
+/// An agent waits for brokers that are away for as long as they are.
+#[test]
+fn a_record_waits_for_a_broker_without_using_the_processor() {
+    let (mock, brokers) = mock("waiting");
+    let brokers = Brokers {
+        timeout: Duration::from_secs(2),
+        ..brokers
+    };
+    let mut log = open(&brokers);
+    log.append(0, 1, b"first").unwrap();
+    mock.broker_down(1).unwrap();
+    let (begun, before) = (Instant::now(), used());
+    log.append(0, 1, b"second").unwrap_err();
+    let (waited, used) = (begun.elapsed(), used() - before);
+    assert!(waited >= Duration::from_secs(1), "{waited:?}");
+    assert!(used * 20 < waited, "{used:?} in {waited:?}");
+}
+
 #[test]
 fn a_refused_record_is_an_error_until_rights_are_granted() {
     let (mock, brokers) = mock("refused");
@@ -152,6 +176,28 @@ fn a_refused_generation_is_no_commit() {
         fenced.is_err(),
         "it was not committed, and the log did not say that it was"
     );
+}
+
+/// Members come and go. A partition that an output keeps is not assigned again, so a position that is refused then is stored later.
+#[test]
+fn a_position_is_stored_after_a_change_of_the_group() {
+    let (mock, brokers) = mock("positions");
+    let mut output = KafkaLog::open_for_output(&brokers, "file").unwrap();
+    let mut generation = None;
+    until("the partition", || {
+        for change in output.assignments().unwrap() {
+            if let Assignment::Assigned { generation: of, .. } = change {
+                generation = Some(of);
+            }
+        }
+        generation.is_some()
+    });
+    mock.request_errors(
+        Api::OffsetCommit,
+        &[Answer::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS],
+    );
+    output.record_results_sent(0, generation.unwrap(), 7).unwrap();
+    assert_eq!(output.results_sent(0).unwrap(), 7);
 }
 
 /// Another client uses the transactional id: this transaction fails, and the next one succeeds.

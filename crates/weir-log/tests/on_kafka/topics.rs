@@ -115,6 +115,7 @@ fn partitions_are_announced_to_all_agents() {
     let (mut one, mut other) = (open(&brokers), open(&brokers));
     assert_eq!(other.plan().unwrap(), Plan::new(1));
     assigned(&mut other, 1);
+    assert_eq!(other.fetch(0, 0, 1).unwrap().end, 0);
     let from = unix_milliseconds() / 1000 + 100;
     one.announce(from, 3).unwrap();
     let mut expected = Plan::new(1);
@@ -124,6 +125,8 @@ fn partitions_are_announced_to_all_agents() {
     // A new partition takes records and gets an owner.
     until("partition 2 takes records", || one.append(2, 1, b"x").is_ok());
     assigned(&mut other, 2);
+    // Its client knows the topic with one partition, and would look again in some minutes.
+    assert_eq!(other.fetch(2, 0, 1).unwrap().messages[0].bytes, b"x");
 }
 
 /// The offset of a partition is committed with its snapshot. Without the snapshot all of its records would be merged again.
