@@ -74,6 +74,8 @@ pub struct Commit {
 /// Why a commit failed or may have failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError<E: std::error::Error + 'static> {
+    /// The caller has not this generation of the partition any more: it forgets the partition until it is assigned again. A log that refuses
+    /// for another reason, such as a group that is changing, tries again or returns an error.
     #[error("another owner has the partition")]
     Fenced,
     #[error(transparent)]
