@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+mod access;
 mod api;
 pub mod caller;
 pub mod clients;
@@ -33,7 +34,7 @@ mod taps;
 pub use connections::{Connection, ConnectionLimits, Connections, TimeoutStream};
 #[doc(hidden)]
 pub use server::answer_on;
-pub use server::{AdminServer, Gate};
+pub use server::{AdminServer, Callers, Gate};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;
