@@ -91,7 +91,6 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
     l: () => go({ scale: explored.log ? undefined : "log" }),
     "0": () => go({ axis: explored.fit ? undefined : "data" }),
     v: () => setShowsValues(!showsValues),
-    "/": () => document.querySelector<HTMLInputElement>(".filter")?.focus(),
   });
   const shown = drawn.filter((line) => isShown(line, explored));
   const format = formatOf(explored, drawn[0]);

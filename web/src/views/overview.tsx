@@ -1,6 +1,6 @@
 // Whether anything is lost and why, and the figures of the agent.
 
-import type { Books, Loss, Status } from "../api";
+import type { Books, Loss, MemoryShare, Status } from "../api";
 import { Chart, Sparkline } from "../chart";
 import { column, type LiveBooks, last, usePolled } from "../data";
 import { bytes, clock, duration, exact, number, utc } from "../format";
@@ -136,33 +136,65 @@ function LossItem({ loss, count }: { loss: Loss; count: number }) {
   );
 }
 
+/** The history is full by design: its oldest minutes make room. */
+const isFullByDesign = (share: MemoryShare) => share.name === "history";
+
 function Memory({ status }: { status: Status }) {
-  const { budget, parts } = status.memory;
-  const shown = Object.entries(parts)
-    .filter(([, size]) => size > 0)
-    .sort((a, b) => b[1] - a[1]);
+  const { budget, used, shares } = status.memory;
+  const fullness = (share: MemoryShare) => Math.max(share.fullest, share.used / share.bytes);
+  const shown = shares.filter((share) => share.bytes > 0).sort((a, b) => fullness(b) - fullness(a));
   return (
     <section>
       <h2>
-        Memory: {bytes(status.memory.used)} of {bytes(budget)}
+        Memory: {bytes(used)} of {bytes(budget)}
       </h2>
       <div class="scroll">
         <table>
+          <thead>
+            <tr>
+              <th scope="col">share</th>
+              <th scope="col" class="number">
+                used
+              </th>
+              <th scope="col" class="number">
+                of
+              </th>
+              <th scope="col" class="number">
+                full
+              </th>
+              <th scope="col" class="wide">
+                <span class="hidden">how full it is, as a bar</span>
+              </th>
+              <th scope="col" class="when">
+                when it is full
+              </th>
+            </tr>
+          </thead>
           <tbody>
-            {shown.map(([part, size]) => (
-              <tr key={part}>
-                <th scope="row">{part}</th>
-                <td class="number">{bytes(size)}</td>
-                <td class="wide">
-                  <meter
-                    value={size}
-                    max={budget}
-                    title={`${((100 * size) / budget).toFixed(1)} %`}
-                    aria-label={part}
-                  />
-                </td>
-              </tr>
-            ))}
+            {shown.map((share) => {
+              const full = fullness(share);
+              const isHigh = full >= 0.9 && !isFullByDesign(share);
+              return (
+                <tr key={share.name}>
+                  <th scope="row">{share.name.replaceAll("_", " ")}</th>
+                  <td class="number">{bytes(share.used)}</td>
+                  <td class="number">{bytes(share.bytes)}</td>
+                  <td class={isHigh ? "number bad" : "number"}>{`${Math.round(full * 100)} %`}</td>
+                  <td class="wide">
+                    <meter
+                      value={Math.min(full, 1)}
+                      low={isFullByDesign(share) ? 1 : 0.7}
+                      high={isFullByDesign(share) ? 1 : 0.9}
+                      optimum={0}
+                      aria-label={share.name}
+                    />
+                  </td>
+                  <td class="quiet when">
+                    <Words text={share.when_full} />
+                  </td>
+                </tr>
+              );
+            })}
           </tbody>
         </table>
       </div>
