@@ -291,6 +291,13 @@ export interface Share {
   share: number;
 }
 
+/** One of the agent's own series. */
+export interface Meaning {
+  name: string;
+  /** Its increase is a loss. */
+  sign: boolean;
+}
+
 /** An error response, with the agent's message. */
 export class ResponseError extends Error {
   constructor(

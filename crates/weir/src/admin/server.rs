@@ -24,10 +24,12 @@ use super::access::{self, Access};
 use super::api;
 use super::caller::{self, Hosts};
 use super::connections::{Connection, ConnectionLimits, Connections, Slot, TimeoutStream, TooManyRequests};
+use super::counters::PipelineCounter;
 use super::explain::{ExplainError, ExplainRequest};
 use super::losses::losses;
 use super::page;
 use super::query::Query;
+use super::status::Status;
 use super::taps;
 use super::{AdminSource, ScrapeRequest};
 use crate::history::Recent;
@@ -360,7 +362,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
                 Some(report) => json_of(&report),
                 None => Err(HttpError(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "contexts are counted at each flush; there was none yet".to_owned(),
+                    before_first_flush(&source.status().await),
                 )),
             },
             Err(refused) => Err(refused),
@@ -398,6 +400,14 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         },
     };
     result.unwrap_or_else(|refused| refused.answer_to(&path))
+}
+
+/// Contexts are counted at each flush.
+fn before_first_flush(status: &Status) -> String {
+    let width = status.of(PipelineCounter::BucketSeconds).max(1);
+    let left = width - status.as_of % width;
+    let messages = status.total("messages").good;
+    format!("there was no flush yet: {messages} messages arrived, and the first bucket ends in {left} s")
 }
 
 fn file_answer(file: page::File) -> HttpResponse {
