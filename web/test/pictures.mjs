@@ -50,7 +50,7 @@ const args = ["run", "--udp", `127.0.0.1:${udp}`, "--admin", `127.0.0.1:${admin}
 const agent = spawn(WEIR, args, {
   stdio: ["ignore", "ignore", "inherit"],
   cwd: folder,
-  // An output whose receiver is away: its losses are in the pictures too.
+  // An output whose receiver does not answer: its losses are in the pictures too.
   env: { PATH: process.env.PATH, WEIR_OUTPUTS_GRAPHITE_ADDRESS: `tcp://127.0.0.1:${await freePort()}` },
 });
 while (!(await fetch(`http://127.0.0.1:${admin}/ready`).catch(() => ({}))).ok) await sleep(50);

@@ -49,7 +49,7 @@ choices! {
 }
 
 choices! {
-    /// What peers on other machines may ask the admin server for.
+    /// The requests of other machines that the admin server answers.
     #[derive(Default)]
     pub enum AdminRemote {
         /// Health, metrics and the books.

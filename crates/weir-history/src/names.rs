@@ -55,7 +55,7 @@ pub struct MetricsFound {
     pub metrics: Vec<Metric>,
     /// All of them.
     pub total: usize,
-    /// How many metrics of each kind there are if the request allows every kind.
+    /// Number of metrics of each kind if the request allows every kind.
     pub kinds: BTreeMap<SeriesKind, usize>,
 }
 

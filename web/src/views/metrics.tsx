@@ -44,7 +44,7 @@ function Search({ params }: { params: URLSearchParams }) {
   const [first, setFirst] = useState(0);
   const offset = useDebounced(first, 60);
   const page = Math.ceil(innerHeight / ROW) + 2 * STEP;
-  // What is typed goes into the address a little later; what Back, a link or a hand brings into the address goes into the field.
+  // Typed text goes into the address a little later; a match that Back, a link or a hand brings into the address goes into the field.
   const inAddress = params.get("match") ?? "";
   const known = useRef(inAddress);
   useEffect(() => {

@@ -1,20 +1,21 @@
-//! Decides what a peer may ask for. Peers on this machine may ask for everything; `admin_remote` says what others may.
+//! Decides which requests a peer may send. Peers on this machine may send all; `admin_remote` says which others may.
 
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use hyper::header::{self, HeaderMap};
-use hyper::{Request, StatusCode};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Request, Response, StatusCode};
 use weir_config::{AdminRemote, Running};
 
+use super::caller::Hosts;
 use super::server::{HttpError, LIVE, RELOAD};
 use super::taps;
 
 /// A longer token is none that anyone made.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// What requests are about, from what everybody may ask for to what only a trusted user may.
+/// The subject of a request, from what everybody may ask for to what only a trusted user may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Scope {
     /// Health, metrics and the books.
@@ -38,7 +39,31 @@ impl Scope {
     }
 }
 
-/// What peers on other machines may ask for.
+/// Whose requests are answered.
+#[derive(Clone, Debug, Default)]
+pub struct Callers {
+    pub hosts: Hosts,
+    pub access: Access,
+}
+
+impl Callers {
+    pub fn new(running: &Running) -> Self {
+        Self {
+            hosts: Hosts::new(&running.admin_hosts),
+            access: Access::new(running),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// When a request names another host, or only this machine may send it.
+    pub(super) async fn permit<B>(&self, is_local: bool, request: &Request<B>) -> Result<(), HttpError> {
+        self.hosts.check(request)?;
+        self.access.check(is_local, request).await
+    }
+}
+
+/// The scope of peers on other machines.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     remote: AdminRemote,
@@ -53,7 +78,7 @@ impl Access {
         }
     }
 
-    /// What a warning at the start says about an address that other machines reach.
+    /// For the warning at the start about an address that other machines reach.
     pub fn of_others(&self) -> String {
         match self.remote {
             AdminRemote::Status => {
@@ -99,7 +124,7 @@ impl Access {
     }
 
     async fn check_token(&self, headers: &HeaderMap) -> Result<(), HttpError> {
-        // Read for each request: whoever writes a new token need not reload.
+        // Read for each request: a new token needs no reload.
         let path = self.token_file.clone();
         let read = tokio::task::spawn_blocking(move || read(&path)).await;
         let known = match read.map_err(io::Error::other).and_then(|known| known) {
@@ -120,6 +145,15 @@ impl Access {
             "the token of admin_token_file is missing or wrong: as `Authorization: Bearer TOKEN`, or as the password of any user".to_owned(),
         ))
     }
+}
+
+/// A browser asks its user for the token, as a password, and then sends it with every request of the page.
+pub(super) fn with_challenge<B>(mut answer: Response<B>) -> Response<B> {
+    if answer.status() == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Basic realm=\"weir: any user, the token as password\"");
+        answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+    }
+    answer
 }
 
 /// Whether the peer is a program on this machine: only they reach loopback, or have the address that they connect to.

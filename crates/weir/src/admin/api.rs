@@ -72,7 +72,7 @@ struct Metrics {
     held_to: i64,
     /// Matching metrics, including those before `offset` and beyond `limit`.
     total: usize,
-    /// How many of each kind match, also of kinds that `kind` leaves out.
+    /// Numbers of matching metrics of each kind, also of kinds that `kind` leaves out.
     kinds: BTreeMap<SeriesKind, usize>,
     offset: usize,
     metrics: Vec<Metric>,

@@ -31,10 +31,11 @@ pub mod status;
 mod tables;
 mod taps;
 
+pub use access::Callers;
 pub use connections::{Connection, ConnectionLimits, Connections, TimeoutStream};
 #[doc(hidden)]
 pub use server::answer_on;
-pub use server::{AdminServer, Callers, Gate};
+pub use server::{AdminServer, Gate};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;

@@ -20,16 +20,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::access::{self, Access};
+use super::access::{self, Callers};
 use super::api;
-use super::caller::{self, Hosts};
+use super::caller;
 use super::connections::{Connection, ConnectionLimits, Connections, Slot, TimeoutStream, TooManyRequests};
-use super::counters::PipelineCounter;
+use super::contexts;
 use super::explain::{ExplainError, ExplainRequest};
 use super::losses::losses;
 use super::page;
 use super::query::Query;
-use super::status::Status;
 use super::taps;
 use super::{AdminSource, ScrapeRequest};
 use crate::history::Recent;
@@ -78,22 +77,6 @@ pub struct AdminServer {
     listener: TcpListener,
     address: SocketAddr,
     gate: Gate,
-}
-
-/// Whose requests are answered.
-#[derive(Clone, Debug, Default)]
-pub struct Callers {
-    pub hosts: Hosts,
-    pub access: Access,
-}
-
-impl Callers {
-    pub fn new(running: &weir_config::Running) -> Self {
-        Self {
-            hosts: Hosts::new(&running.admin_hosts),
-            access: Access::new(running),
-        }
-    }
 }
 
 /// Whether connections are accepted, and the open requests.
@@ -224,7 +207,7 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
     let answer = service_fn(|request| {
         let (source, callers, connection) = (source.clone(), callers.clone(), connection.clone());
         async move {
-            Ok::<_, Infallible>(match permit(&callers, is_local, &request).await {
+            Ok::<_, Infallible>(match callers.permit(is_local, &request).await {
                 Ok(()) => answer(&*source, &connection, request).await,
                 Err(refused) => refused.answer_to(request.uri().path()),
             })
@@ -265,12 +248,6 @@ pub async fn answer_on(
 }
 
 type HttpResponse = Response<Body>;
-
-/// Refuses requests that name another host, or that only this machine may send.
-async fn permit(callers: &Callers, is_local: bool, request: &Request<Incoming>) -> Result<(), HttpError> {
-    callers.hosts.check(request)?;
-    callers.access.check(is_local, request).await
-}
 
 /// Refuses a request, or takes a slot and answers.
 async fn answer(
@@ -362,7 +339,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
                 Some(report) => json_of(&report),
                 None => Err(HttpError(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    before_first_flush(&source.status().await),
+                    contexts::before_first_flush(&source.status().await),
                 )),
             },
             Err(refused) => Err(refused),
@@ -400,14 +377,6 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         },
     };
     result.unwrap_or_else(|refused| refused.answer_to(&path))
-}
-
-/// Contexts are counted at each flush.
-fn before_first_flush(status: &Status) -> String {
-    let width = status.of(PipelineCounter::BucketSeconds).max(1);
-    let left = width - status.as_of % width;
-    let messages = status.total("messages").good;
-    format!("there was no flush yet: {messages} messages arrived, and the first bucket ends in {left} s")
 }
 
 fn file_answer(file: page::File) -> HttpResponse {
@@ -496,7 +465,7 @@ pub struct HttpError(pub StatusCode, pub String);
 impl HttpError {
     fn answer(self) -> HttpResponse {
         let Self(status, message) = self;
-        with_challenge(text(status, format!("{message}\n")))
+        access::with_challenge(text(status, format!("{message}\n")))
     }
 
     /// The form of errors under `/api/v1`.
@@ -519,17 +488,8 @@ impl HttpError {
             Body::whole(format!("{}\n", self.json()).into()),
         );
         *answer.status_mut() = self.0;
-        with_challenge(answer)
+        access::with_challenge(answer)
     }
-}
-
-/// A browser asks its user for the token, as a password, and then sends it with every request of the page.
-fn with_challenge(mut answer: HttpResponse) -> HttpResponse {
-    if answer.status() == StatusCode::UNAUTHORIZED {
-        let scheme = HeaderValue::from_static("Basic realm=\"weir: any user, the token as password\"");
-        answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
-    }
-    answer
 }
 
 pub(super) fn failed(error: impl std::fmt::Display) -> HttpError {
