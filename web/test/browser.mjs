@@ -294,7 +294,12 @@ try {
     await send(["login.time:31|ms|#user:ann", "login.time:900|ms|#user:ben"]);
     await until("it is there", async () => (await json("metrics?match=login")).total === 1);
     await open("metrics?match=login");
-    await until("it has one row", async () => /login\.time\s+histogram/.test(await text(".rows")));
+    await until(
+      "it has one row, and nothing else",
+      async () =>
+        (await page.locator(".rows .row").count()) === 1 &&
+        /login\.time\s+histogram/.test(await text(".rows")),
+    );
     await page.locator(".rows .row").click();
     await until("there is a chart", async () => (await page.locator(".chart canvas").count()) === 1);
     for (const [name, shown] of [

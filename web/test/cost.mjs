@@ -73,7 +73,9 @@ async function now() {
     .map(Number);
   return Promise.all(
     agents.map(async ({ admin }, at) => {
-      const status = await (await fetch(`http://127.0.0.1:${admin}/api/v1/status`)).json();
+      const ask = () => fetch(`http://127.0.0.1:${admin}/api/v1/status`);
+      // The agent closes a connection that waits, perhaps just when it is used again.
+      const status = await (await ask().catch(ask)).json();
       return { cpu: cpu[at], messages: status.total.messages.received };
     }),
   );
