@@ -340,6 +340,12 @@ class Soak:
     def settle(self):
         """The agents end, so nobody waits for them; then everything has to reach every output."""
         time.sleep(2 * WIDTH)
+        until = time.time() + 120
+        # A stop leaves on disk what an agent has not delivered.
+        while waiting := [output for agent in self.agents for output in agent.status()["outputs"] if output["points"]["pending"]]:
+            if time.time() > until:
+                sys.exit(f"agents do not deliver their queues: {json.dumps(waiting, indent=1)}")
+            time.sleep(0.5)
         for agent in self.agents:
             agent.end(signal.SIGTERM)
         until = time.time() + 300
