@@ -272,7 +272,7 @@ mod tests {
     fn vectors() {
         let path = concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/../../testdata/vectors/protocol.jsonl"
+            "/../../tests/vectors/protocol.jsonl"
         );
         let few = if cfg!(miri) { 20 } else { usize::MAX };
         for line in std::fs::read_to_string(path).unwrap().lines().take(few) {

@@ -100,7 +100,7 @@ proptest! {
 fn every_truncation_of_every_vector_is_harmless() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../testdata/vectors/protocol.jsonl"
+        "/../../tests/vectors/protocol.jsonl"
     );
     for line in std::fs::read_to_string(path).unwrap().lines() {
         let vector: serde_json::Value = serde_json::from_str(line).unwrap();

@@ -7,7 +7,7 @@ use weir_protocol::{ParseOptions, parse_packet};
 
 const VECTORS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../../testdata/vectors/protocol.jsonl"
+    "/../../tests/vectors/protocol.jsonl"
 );
 
 #[test]

@@ -404,7 +404,7 @@ const FORGE: &str = "#!/bin/sh\necho \"$@\" >> calls\ncase \"$*\" in *--paginate
 #[test]
 #[ignore = "nightly: statistics of this machine; in the gate: weir-regress simulation, with known truth"]
 fn the_workflow_posts_the_report_and_replaces_it_later() {
-    let text = fs::read_to_string(root().join("examples/github/regression-detector.yml")).unwrap();
+    let text = fs::read_to_string(root().join("docs/examples/github/regression-detector.yml")).unwrap();
     let workflow: Workflow = serde_saphyr::from_str(&text).unwrap();
     let job = &workflow.jobs["compare"];
     let elsewhere = Elsewhere::new();
