@@ -33,7 +33,7 @@ mod taps;
 pub use connections::{Connection, ConnectionLimits, Connections, TimeoutStream};
 #[doc(hidden)]
 pub use server::answer_on;
-pub use server::{AdminServer, Gate};
+pub use server::{AdminBindError, AdminServer, Gate};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;

@@ -17,7 +17,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::api;
@@ -70,11 +70,19 @@ const INDEX: &str = "weir\n\n\
 /healthz                          200 while the process lives\n\
 /ready                            200 when packets are received\n";
 
-/// A bound admin address.
+/// A bound admin address: for `localhost` one of each family.
 pub struct AdminServer {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     address: SocketAddr,
     gate: Gate,
+}
+
+/// An admin address that cannot be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("admin: {address} cannot be bound: {error}; --admin sets another address, or off")]
+pub struct AdminBindError {
+    address: SocketAddr,
+    error: io::Error,
 }
 
 /// Whether connections are accepted, and the open requests.
@@ -121,34 +129,67 @@ impl Gate {
 }
 
 impl AdminServer {
-    pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        Self::on(TcpListener::bind(address).await?)
+    pub async fn bind(address: SocketAddr) -> Result<Self, AdminBindError> {
+        Self::bind_all(&[address], |_| None).await
     }
 
-    /// Uses the socket of another process.
-    pub fn of_process(listener: std::net::TcpListener) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        Self::on(TcpListener::from_std(listener)?)
-    }
-
-    fn on(listener: TcpListener) -> io::Result<Self> {
-        let address = listener.local_addr()?;
+    /// Binds all addresses, of which there is at least one, or uses the socket of another process where `passed` has it.
+    pub async fn bind_all(
+        addresses: &[SocketAddr],
+        mut passed: impl FnMut(SocketAddr) -> Option<std::net::TcpListener>,
+    ) -> Result<Self, AdminBindError> {
+        let mut listeners = Vec::new();
+        for &address in addresses {
+            let bound = match passed(address) {
+                Some(listener) => listener
+                    .set_nonblocking(true)
+                    .and_then(|()| TcpListener::from_std(listener)),
+                None => TcpListener::bind(address).await,
+            };
+            listeners.push(bound.map_err(|error| AdminBindError { address, error })?);
+        }
+        let address = listeners
+            .first()
+            .ok_or(io::ErrorKind::InvalidInput.into())
+            .and_then(TcpListener::local_addr)
+            .map_err(|error| AdminBindError {
+                address: (Ipv4Addr::UNSPECIFIED, 0).into(),
+                error,
+            })?;
         let gate = Gate::new();
         Ok(Self {
-            listener,
+            listeners,
             address,
             gate,
         })
     }
 
-    /// The socket and its gate, to be handed over.
-    pub fn share(&self) -> io::Result<(OwnedFd, Gate)> {
-        Ok((self.listener.as_fd().try_clone_to_owned()?, self.gate.clone()))
+    /// The sockets and their gate, to be handed over.
+    pub fn share(&self) -> io::Result<(Vec<OwnedFd>, Gate)> {
+        let sockets = self.listeners.iter();
+        let sockets = sockets.map(|listener| listener.as_fd().try_clone_to_owned());
+        Ok((sockets.collect::<io::Result<_>>()?, self.gate.clone()))
     }
 
-    /// The bound address, with the actual port.
+    /// The first of the bound addresses, with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Writes the addresses to the log.
+    pub fn announce(&self) {
+        tracing::info!("admin on http://{}", self.address);
+        for address in self.listeners.iter().skip(1).filter_map(|listener| listener.local_addr().ok()) {
+            tracing::info!("admin on http://{address} too");
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        std::future::poll_fn(|context| {
+            let ready = self.listeners.iter().map(|listener| listener.poll_accept(context));
+            ready.into_iter().find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
     }
 
     /// Answers until the future is dropped.
@@ -159,7 +200,7 @@ impl AdminServer {
         loop {
             self.gate.opened().await;
             let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
+                accepted = self.accept() => accepted,
                 () = self.gate.closed() => continue,
             };
             let (stream, peer) = match accepted {

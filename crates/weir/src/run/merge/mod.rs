@@ -118,12 +118,12 @@ fn control(
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-        let admin = match config.addresses.admin {
-            None => None,
-            Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
-                let remedy = "--admin sets another address, or off";
-                Failure::runtime(format!("admin: {address} cannot be bound: {error}; {remedy}"))
-            })?),
+        let admin = match config.addresses.admin.as_slice() {
+            [] => None,
+            addresses => {
+                let bound = AdminServer::bind_all(addresses, |_| None).await;
+                Some(bound.map_err(|error| Failure::runtime(error.to_string()))?)
+            }
         };
         Ok::<_, Failure>((signals, admin))
     })?;
@@ -192,7 +192,7 @@ async fn serve(
 ) -> Result<(), Failure> {
     if let Some(server) = admin {
         let address = server.address();
-        tracing::info!("admin on http://{address}");
+        server.announce();
         tracing::info!("{}", banner(config, address));
         let hosts = Hosts::new(&config.running.admin_hosts);
         tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
