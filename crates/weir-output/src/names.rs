@@ -78,7 +78,11 @@ mod tests {
     use super::*;
 
     /// A listener on one of the families only.
-    fn alone<T>(bind: impl Fn(SocketAddr) -> io::Result<T>, port_of: impl Fn(&T) -> u16, is_ipv6: bool) -> (T, u16) {
+    fn alone<T>(
+        bind: impl Fn(SocketAddr) -> io::Result<T>,
+        port_of: impl Fn(&T) -> u16,
+        is_ipv6: bool,
+    ) -> (T, u16) {
         let ip = |is_ipv6| match is_ipv6 {
             true => Ipv6Addr::LOCALHOST.into(),
             false => std::net::IpAddr::from(Ipv4Addr::LOCALHOST),

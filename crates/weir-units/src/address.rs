@@ -18,7 +18,12 @@ pub fn is_localhost(host: &str) -> bool {
 /// The addresses of `localhost`: a server on this machine may listen on either, whatever the machine's table of hosts says. `None` for
 /// another host.
 pub fn loopbacks(host: &str, port: u16) -> Option<[SocketAddr; 2]> {
-    is_localhost(host).then(|| [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()])
+    is_localhost(host).then(|| {
+        [
+            (Ipv4Addr::LOCALHOST, port).into(),
+            (Ipv6Addr::LOCALHOST, port).into(),
+        ]
+    })
 }
 
 /// Address of a listener: `udp://host:port`, `tcp://host:port`, `unixgram:///path` or `unix:///path` (stream). `@name` instead of a path is a
@@ -305,7 +310,9 @@ mod tests {
 
     #[test]
     fn localhost_is_an_address_of_each_family() {
-        let found = loopbacks("LocalHost.", 7).unwrap().map(|address| address.to_string());
+        let found = loopbacks("LocalHost.", 7)
+            .unwrap()
+            .map(|address| address.to_string());
         assert_eq!(found, ["127.0.0.1:7", "[::1]:7"]);
         for other in ["", "localhost..", "localhost.example", "127.0.0.1"] {
             assert_eq!(loopbacks(other, 7), None, "{other}");

@@ -625,7 +625,15 @@ look
 /// On a machine of its own, with IPv6 and without.
 #[test]
 fn localhost_is_both_families_for_every_listener_and_for_the_admin_address() {
-    let isolated = ["--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let isolated = [
+        "--user",
+        "--map-root-user",
+        "--net",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ];
     let can = Command::new("unshare").args(isolated).arg("true").status();
     if !can.is_ok_and(|status| status.success()) {
         return println!("skipped: this system gives no network namespace");
@@ -640,7 +648,10 @@ fn localhost_is_both_families_for_every_listener_and_for_the_admin_address() {
             .current_dir(directory.path())
             .env_clear()
             .env("IPV6", ipv6)
-            .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", program.display()))
+            .env(
+                "PATH",
+                format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", program.display()),
+            )
             .output()
             .unwrap();
         let hosts = ["127.0.0.1", "[::1]", "LocalHost"];

@@ -26,6 +26,7 @@ mod preview;
 mod query;
 pub mod series;
 mod server;
+mod sockets;
 pub mod status;
 mod tables;
 mod taps;
@@ -33,7 +34,8 @@ mod taps;
 pub use connections::{Connection, ConnectionLimits, Connections, TimeoutStream};
 #[doc(hidden)]
 pub use server::answer_on;
-pub use server::{AdminBindError, AdminServer, Gate};
+pub use server::{AdminServer, Gate};
+pub use sockets::{AdminBindError, AdminSockets};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -17,7 +17,6 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::api;
@@ -27,6 +26,7 @@ use super::explain::{ExplainError, ExplainRequest};
 use super::losses::losses;
 use super::page;
 use super::query::Query;
+use super::sockets::{AdminBindError, AdminSockets};
 use super::taps;
 use super::{AdminSource, ScrapeRequest};
 use crate::history::Recent;
@@ -70,19 +70,10 @@ const INDEX: &str = "weir\n\n\
 /healthz                          200 while the process lives\n\
 /ready                            200 when packets are received\n";
 
-/// A bound admin address: for `localhost` one of each family.
+/// A bound admin address.
 pub struct AdminServer {
-    listeners: Vec<TcpListener>,
-    address: SocketAddr,
+    sockets: AdminSockets,
     gate: Gate,
-}
-
-/// An admin address that cannot be bound.
-#[derive(Debug, thiserror::Error)]
-#[error("admin: {address} cannot be bound: {error}; --admin sets another address, or off")]
-pub struct AdminBindError {
-    address: SocketAddr,
-    error: io::Error,
 }
 
 /// Whether connections are accepted, and the open requests.
@@ -130,66 +121,23 @@ impl Gate {
 
 impl AdminServer {
     pub async fn bind(address: SocketAddr) -> Result<Self, AdminBindError> {
-        Self::bind_all(&[address], |_| None).await
+        AdminSockets::bind(&[address], |_| None).await.map(Self::on)
     }
 
-    /// Binds all addresses, of which there is at least one, or uses the socket of another process where `passed` has it.
-    pub async fn bind_all(
-        addresses: &[SocketAddr],
-        mut passed: impl FnMut(SocketAddr) -> Option<std::net::TcpListener>,
-    ) -> Result<Self, AdminBindError> {
-        let mut listeners = Vec::new();
-        for &address in addresses {
-            let bound = match passed(address) {
-                Some(listener) => listener
-                    .set_nonblocking(true)
-                    .and_then(|()| TcpListener::from_std(listener)),
-                None => TcpListener::bind(address).await,
-            };
-            listeners.push(bound.map_err(|error| AdminBindError { address, error })?);
-        }
-        let address = listeners
-            .first()
-            .ok_or(io::ErrorKind::InvalidInput.into())
-            .and_then(TcpListener::local_addr)
-            .map_err(|error| AdminBindError {
-                address: (Ipv4Addr::UNSPECIFIED, 0).into(),
-                error,
-            })?;
+    /// Uses bound sockets.
+    pub fn on(sockets: AdminSockets) -> Self {
         let gate = Gate::new();
-        Ok(Self {
-            listeners,
-            address,
-            gate,
-        })
+        Self { sockets, gate }
     }
 
     /// The sockets and their gate, to be handed over.
     pub fn share(&self) -> io::Result<(Vec<OwnedFd>, Gate)> {
-        let sockets = self.listeners.iter();
-        let sockets = sockets.map(|listener| listener.as_fd().try_clone_to_owned());
-        Ok((sockets.collect::<io::Result<_>>()?, self.gate.clone()))
+        Ok((self.sockets.share()?, self.gate.clone()))
     }
 
-    /// The first of the bound addresses, with the actual port.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Writes the addresses to the log.
-    pub fn announce(&self) {
-        tracing::info!("admin on http://{}", self.address);
-        for address in self.listeners.iter().skip(1).filter_map(|listener| listener.local_addr().ok()) {
-            tracing::info!("admin on http://{address} too");
-        }
-    }
-
-    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        std::future::poll_fn(|context| {
-            let ready = self.listeners.iter().map(|listener| listener.poll_accept(context));
-            ready.into_iter().find(Poll::is_ready).unwrap_or(Poll::Pending)
-        })
-        .await
+    /// The sockets, which know their addresses.
+    pub fn sockets(&self) -> &AdminSockets {
+        &self.sockets
     }
 
     /// Answers until the future is dropped.
@@ -200,7 +148,7 @@ impl AdminServer {
         loop {
             self.gate.opened().await;
             let accepted = tokio::select! {
-                accepted = self.accept() => accepted,
+                accepted = self.sockets.accept() => accepted,
                 () = self.gate.closed() => continue,
             };
             let (stream, peer) = match accepted {

@@ -215,7 +215,7 @@ fn refused(socket: &UdpSocket, target: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// What the first address gives, or else the second; the error is that of the first.
+/// Takes the first address, or else the second; the error is that of the first.
 fn first_of<T>(
     [first, second]: [SocketAddr; 2],
     mut take: impl FnMut(SocketAddr) -> io::Result<T>,

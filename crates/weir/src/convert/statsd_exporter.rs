@@ -296,7 +296,8 @@ impl Converter {
             let labels = field("labels").map_or(&[][..], |(_, node)| map(node));
             let honor = is_yes(text("honor_labels"));
             let is_histogram = form.observer.unwrap_or(self.default_observer) == Observer::Histogram;
-            self.named.extend(Named::new(node, text("name"), types, is_histogram));
+            self.named
+                .extend(Named::new(node, text("name"), types, is_histogram));
             let mark = (form != Form::default()).then_some(self.mappings);
             write_labels(labels, mark, honor, template, &mut written);
             // A gauge that comes back after its time begins at zero.
@@ -797,10 +798,19 @@ mod tests {
         assert_eq!(
             notes,
             [
-                (4, "name: a_time_count is also a series of the timers and histograms that line 3 names a_time"),
-                (5, "name: a_time_bucket is also a series of the timers and histograms that line 3 names a_time"),
+                (
+                    4,
+                    "name: a_time_count is also a series of the timers and histograms that line 3 names a_time"
+                ),
+                (
+                    5,
+                    "name: a_time_bucket is also a series of the timers and histograms that line 3 names a_time"
+                ),
                 (8, "name: line 7 gives b to metrics of another kind"),
-                (11, "name: d_sum is also a series of the timers and histograms that line 10 names d"),
+                (
+                    11,
+                    "name: d_sum is also a series of the timers and histograms that line 10 names d"
+                ),
             ]
         );
     }

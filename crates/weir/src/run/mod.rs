@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, ConnectionLimits};
+use crate::admin::{AdminServer, AdminSockets, ConnectionLimits};
 use crate::budget::Budget;
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -118,8 +118,12 @@ fn control(
             [] => None,
             addresses => {
                 let passed = |address| target.as_mut().and_then(|target| target.admin(address));
-                let bound = AdminServer::bind_all(addresses, passed).await;
-                Some(bound.map_err(|error| Failure::runtime(error.to_string()))?)
+                let bound = AdminSockets::bind(addresses, passed).await;
+                Some(
+                    bound
+                        .map(AdminServer::on)
+                        .map_err(|error| Failure::runtime(error.to_string()))?,
+                )
             }
         };
         Ok::<_, Failure>((signals, admin))
@@ -259,8 +263,8 @@ async fn serve(
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
     let _ = view.reloads.set(sender);
     if let Some(server) = admin {
-        let address = server.address();
-        server.announce();
+        let address = server.sockets().first();
+        server.sockets().announce();
         tracing::info!("{}", banner(reloader.current(), address));
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(

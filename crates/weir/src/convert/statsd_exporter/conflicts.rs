@@ -7,7 +7,7 @@ use weir_config::node::Node;
 /// The last parts of the names of an observer's series.
 const PARTS: [&str; 3] = ["_bucket", "_count", "_sum"];
 
-/// What a mapping without a template makes.
+/// The metrics of a mapping without a template.
 pub struct Named {
     pub line: usize,
     /// As Prometheus has it.
@@ -42,9 +42,9 @@ pub fn notes(named: &[Named]) -> Vec<Unconverted> {
         let others = named.iter().enumerate().filter(|(other, _)| *other != at);
         let of_observer = others.clone().map(|(_, other)| other).find(|other| {
             other.takes_observers()
-                && name.strip_prefix(&other.name).is_some_and(|part| {
-                    PARTS.contains(&part) && (part != "_bucket" || other.is_histogram)
-                })
+                && name
+                    .strip_prefix(&other.name)
+                    .is_some_and(|part| PARTS.contains(&part) && (part != "_bucket" || other.is_histogram))
         });
         if let Some(other) = of_observer {
             let line = other.line;
@@ -58,7 +58,10 @@ pub fn notes(named: &[Named]) -> Vec<Unconverted> {
             ));
         }
         let of_kind = named[..at].iter().find(|other| {
-            other.name == *name && !mapping.types.is_empty() && !other.types.is_empty() && other.types != mapping.types
+            other.name == *name
+                && !mapping.types.is_empty()
+                && !other.types.is_empty()
+                && other.types != mapping.types
         });
         if let Some(other) = of_kind {
             notes.push(Unconverted::new(

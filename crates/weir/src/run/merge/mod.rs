@@ -12,7 +12,7 @@ use weir_merge::{Plan, Settings};
 
 use super::{outputs_runtime, reporting, second_stop};
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, AdminSource as _, ConnectionLimits};
+use crate::admin::{AdminServer, AdminSockets, AdminSource as _, ConnectionLimits};
 use crate::budget::{Budget, Share};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -121,8 +121,12 @@ fn control(
         let admin = match config.addresses.admin.as_slice() {
             [] => None,
             addresses => {
-                let bound = AdminServer::bind_all(addresses, |_| None).await;
-                Some(bound.map_err(|error| Failure::runtime(error.to_string()))?)
+                let bound = AdminSockets::bind(addresses, |_| None).await;
+                Some(
+                    bound
+                        .map(AdminServer::on)
+                        .map_err(|error| Failure::runtime(error.to_string()))?,
+                )
             }
         };
         Ok::<_, Failure>((signals, admin))
@@ -191,8 +195,8 @@ async fn serve(
     reading: Reading,
 ) -> Result<(), Failure> {
     if let Some(server) = admin {
-        let address = server.address();
-        server.announce();
+        let address = server.sockets().first();
+        server.sockets().announce();
         tracing::info!("{}", banner(config, address));
         let hosts = Hosts::new(&config.running.admin_hosts);
         tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
