@@ -75,56 +75,71 @@ async fn is_refused(socket: &UdpSocket, address: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use tokio::net::TcpSocket;
+
     use super::*;
 
-    /// A listener on one of the families only.
-    fn alone<T>(
-        bind: impl Fn(SocketAddr) -> io::Result<T>,
-        port_of: impl Fn(&T) -> u16,
-        is_ipv6: bool,
-    ) -> (T, u16) {
-        let ip = |is_ipv6| match is_ipv6 {
-            true => Ipv6Addr::LOCALHOST.into(),
-            false => std::net::IpAddr::from(Ipv4Addr::LOCALHOST),
+    fn loopback(is_ipv6: bool, port: u16) -> SocketAddr {
+        let ip = match is_ipv6 {
+            true => IpAddr::from(Ipv6Addr::LOCALHOST),
+            false => Ipv4Addr::LOCALHOST.into(),
         };
-        loop {
-            let listener = bind((ip(is_ipv6), 0).into()).unwrap();
-            let port = port_of(&listener);
-            // Free in the other family now; a program that takes it in between would answer for it.
-            if bind((ip(!is_ipv6), port).into()).is_ok() {
-                return (listener, port);
-            }
-        }
+        (ip, port).into()
+    }
+
+    /// A port of TCP that is held and refuses.
+    fn refusing_tcp(is_ipv6: bool, port: u16) -> io::Result<TcpSocket> {
+        let socket = match is_ipv6 {
+            true => TcpSocket::new_v6()?,
+            false => TcpSocket::new_v4()?,
+        };
+        socket.bind(loopback(is_ipv6, port)).map(|()| socket)
+    }
+
+    /// The same of UDP: its socket takes packets of one other port alone.
+    fn refusing_udp(is_ipv6: bool, port: u16) -> io::Result<std::net::UdpSocket> {
+        let socket = std::net::UdpSocket::bind(loopback(is_ipv6, port))?;
+        socket.connect(loopback(is_ipv6, 9)).map(|()| socket)
     }
 
     #[tokio::test]
     async fn localhost_is_where_somebody_listens() {
+        if !has_ipv6_loopback() {
+            return println!("skipped: this machine has no ::1");
+        }
         for is_ipv6 in [false, true] {
-            let bind = |address| {
-                let listener = std::net::TcpListener::bind(address)?;
-                listener.set_nonblocking(true).map(|()| listener)
+            let (_refusing, listener) = loop {
+                let listener = tokio::net::TcpListener::bind(loopback(is_ipv6, 0)).await.unwrap();
+                let port = listener.local_addr().unwrap().port();
+                if let Ok(refusing) = refusing_tcp(!is_ipv6, port) {
+                    break (refusing, listener);
+                }
             };
-            let (listener, port) = alone(bind, |bound| bound.local_addr().unwrap().port(), is_ipv6);
-            let stream = connect_tcp("localhost", port).await.unwrap();
-            assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
+            let there = listener.local_addr().unwrap();
+            let stream = connect_tcp("localhost", there.port()).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), there);
 
-            let (receiver, port) = alone(
-                std::net::UdpSocket::bind::<SocketAddr>,
-                |bound| bound.local_addr().unwrap().port(),
-                is_ipv6,
-            );
-            let found = connect_udp("LOCALHOST.", port).await.unwrap();
+            let (_refusing, receiver) = loop {
+                let receiver = std::net::UdpSocket::bind(loopback(is_ipv6, 0)).unwrap();
+                let port = receiver.local_addr().unwrap().port();
+                if let Ok(refusing) = refusing_udp(!is_ipv6, port) {
+                    break (refusing, receiver);
+                }
+            };
+            let there = receiver.local_addr().unwrap();
+            let found = connect_udp("LOCALHOST.", there.port()).await.unwrap();
             let peers: Vec<_> = found.iter().map(|socket| socket.peer_addr().unwrap()).collect();
-            assert_eq!(peers, [receiver.local_addr().unwrap()]);
+            assert_eq!(peers, [there]);
         }
     }
 
     #[tokio::test]
-    async fn the_error_is_that_of_the_first_address() {
-        let port = {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            free.local_addr().unwrap().port()
-        };
+    async fn without_anybody_the_error_is_that_of_the_first_address() {
+        let refusing = refusing_tcp(false, 0).unwrap();
+        let port = refusing.local_addr().unwrap().port();
+        let _both = refusing_tcp(true, port);
         let error = connect_tcp("localhost", port).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
