@@ -512,7 +512,8 @@ class HostResolverTest < TestCase
     rescue SystemCallError
       skip "this machine has no IPv6"
     end
-    sink = StatsD::Instrument::Sink.new(StatsD::Instrument::UdpConnection.new("LocalHost.", server.local_address.ip_port))
+    connection = StatsD::Instrument::UdpConnection.new("LocalHost.", server.local_address.ip_port)
+    sink = StatsD::Instrument::Sink.new(connection)
     wait_until("a packet at the second address") do
       sink << "a:1|c"
       server.wait_readable(0.01)
