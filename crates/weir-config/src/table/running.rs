@@ -58,7 +58,7 @@ settings! {
     /// The process and its admin interface.
     pub struct Running {
         admin: AdminAddress = "127.0.0.1:8127"
-            .effect("Address of the admin HTTP server: metrics, status, profiles. Anyone who reaches it can read metric names and take profiles.")
+            .effect("Address of the admin HTTP server: metrics, status, profiles. The host `*` is every interface, and `localhost` is 127.0.0.1 and ::1. Anyone who reaches it can read metric names and take profiles.")
             .zero("`off` or empty: no admin server.")
             .changed_by("Operators whose Prometheus scrapes from another machine.")
             .common();

@@ -26,6 +26,7 @@ mod preview;
 mod query;
 pub mod series;
 mod server;
+mod sockets;
 pub mod status;
 mod tables;
 mod taps;
@@ -34,6 +35,7 @@ pub use connections::{Connection, ConnectionLimits, Connections, TimeoutStream};
 #[doc(hidden)]
 pub use server::answer_on;
 pub use server::{AdminServer, Gate};
+pub use sockets::{AdminBindError, AdminSockets};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;

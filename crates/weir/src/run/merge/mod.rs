@@ -12,7 +12,7 @@ use weir_merge::{Plan, Settings};
 
 use super::{outputs_runtime, reporting, second_stop};
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, AdminSource as _, ConnectionLimits};
+use crate::admin::{AdminServer, AdminSockets, AdminSource as _, ConnectionLimits};
 use crate::budget::{Budget, Share};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -118,12 +118,16 @@ fn control(
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-        let admin = match config.addresses.admin {
-            None => None,
-            Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
-                let remedy = "--admin sets another address, or off";
-                Failure::runtime(format!("admin: {address} cannot be bound: {error}; {remedy}"))
-            })?),
+        let admin = match config.addresses.admin.as_slice() {
+            [] => None,
+            addresses => {
+                let bound = AdminSockets::bind(addresses, |_| None).await;
+                Some(
+                    bound
+                        .map(AdminServer::on)
+                        .map_err(|error| Failure::runtime(error.to_string()))?,
+                )
+            }
         };
         Ok::<_, Failure>((signals, admin))
     })?;
@@ -191,8 +195,8 @@ async fn serve(
     reading: Reading,
 ) -> Result<(), Failure> {
     if let Some(server) = admin {
-        let address = server.address();
-        tracing::info!("admin on http://{address}");
+        let address = server.sockets().first();
+        server.sockets().announce();
         tracing::info!("{}", banner(config, address));
         let hosts = Hosts::new(&config.running.admin_hosts);
         tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
