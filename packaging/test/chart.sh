@@ -68,7 +68,12 @@ networkPolicy:
     - namespaceSelector: { matchLabels: { kubernetes.io/metadata.name: monitoring } }
 admin: { port: 9127, hosts: [weir.example.org] }
 VALUES
-has 'containerPort: 9127'
+has 'containerPort: 9127'; has 'kubernetes.io/metadata.name: monitoring'; has 'port: admin, protocol: TCP'
+case_of "network alone" "ConfigMap DaemonSet NetworkPolicy Service Service ServiceAccount" --set networkPolicy.enabled=true
+has_not 'port: admin, protocol: TCP'
+case_of "network and scrape" "ConfigMap DaemonSet NetworkPolicy Service Service ServiceAccount ServiceMonitor" \
+  --set networkPolicy.enabled=true,serviceMonitor.enabled=true
+has 'port: admin, protocol: TCP'; has_not 'from:'
 case_of "a merge" "ConfigMap ConfigMap DaemonSet NetworkPolicy NetworkPolicy Service Service Service ServiceAccount ServiceMonitor ServiceMonitor StatefulSet" -f - <<'VALUES'
 serviceMonitor: { enabled: true }
 networkPolicy: { enabled: true }

@@ -7,6 +7,8 @@ export interface Metric {
   kind: Kind;
   contexts: number;
   new: number;
+  /** In the last bucket, of the busiest metrics. */
+  samples_per_second?: number;
   first_seen: number;
   last_seen: number;
   tag_keys?: string[];
@@ -18,6 +20,8 @@ export interface Metrics {
   held_to: number;
   /** Number of all metrics that match. */
   total: number;
+  /** How many of each kind match the search, whatever kinds are chosen. */
+  kinds: Partial<Record<Kind, number>>;
   /** Position of the first metric of this response among them. */
   offset: number;
   metrics: Metric[];
@@ -130,6 +134,17 @@ export interface ClientRow {
   packets_dropped_writer: number;
 }
 
+/** A share of the memory budget. */
+export interface MemoryShare {
+  name: string;
+  bytes: number;
+  used: number;
+  /** Of the fullest of its parts: outputs have parts of a share. */
+  fullest: number;
+  when_full: string;
+  events: Record<string, number>;
+}
+
 export interface Status {
   version: string;
   hostname: string;
@@ -140,7 +155,7 @@ export interface Status {
   total: ListenerBooks;
   listeners: { address: string; books: ListenerBooks; connections: number }[];
   contexts: { live: number; created: number; expired: number; overflow_series: number };
-  memory: { budget: number; used: number; parts: Record<string, number> };
+  memory: { budget: number; used: number; parts: Record<string, number>; shares: MemoryShare[] };
   flush: { bucket_seconds: number; series: number; seconds: number; longest_gap_seconds: number };
   outputs: OutputStatus[];
   clients: { seen: ClientRow[] };
@@ -274,6 +289,13 @@ export interface Share {
   matched: number;
   shown: number;
   share: number;
+}
+
+/** One of the agent's own series. */
+export interface Meaning {
+  name: string;
+  /** Its increase is a loss. */
+  sign: boolean;
 }
 
 /** An error response, with the agent's message. */

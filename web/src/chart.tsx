@@ -35,18 +35,21 @@ function themed(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** Changes with the theme, whose colours charts read when they are made. */
-export function useTheme(): boolean {
-  const [isDark, setDark] = useState(false);
+/** Whether a condition on screen or theme holds. */
+export function useMedia(condition: string): boolean {
+  const [holds, setHolds] = useState(() => matchMedia(condition).matches);
   useEffect(() => {
-    const query = matchMedia("(prefers-color-scheme: dark)");
-    const changed = () => setDark(query.matches);
+    const query = matchMedia(condition);
+    const changed = () => setHolds(query.matches);
     changed();
     query.addEventListener("change", changed);
     return () => query.removeEventListener("change", changed);
-  }, []);
-  return isDark;
+  }, [condition]);
+  return holds;
 }
+
+/** Changes with the theme, whose colours charts read when they are made. */
+const useTheme = () => useMedia("(prefers-color-scheme: dark)");
 
 type Format = (value: number | null | undefined) => string;
 

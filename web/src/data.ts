@@ -1,7 +1,17 @@
 // The page's data: fetched once, and kept when the agent no longer responds.
 
-import { useEffect, useRef, useState } from "preact/hooks";
-import { address, type BookSeries, type Books, get, type Params, type Points } from "./api";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import {
+  address,
+  type BookSeries,
+  type Books,
+  get,
+  type Loss,
+  type Meaning,
+  type Params,
+  type Points,
+} from "./api";
+import { risenAt } from "./losses";
 
 export interface Loaded<T> {
   data: T | undefined;
@@ -133,6 +143,25 @@ export function useLiveBooks(): LiveBooks {
     return () => stream.close();
   }, []);
   return state;
+}
+
+/** Seconds between two requests for losses while none rises: the agent works for each, and a busy one has other things to do. */
+const LOSSES_SECONDS = 10;
+
+/** The losses, asked for again as soon as the books say that one has risen. */
+export function useLosses(books: Books): Loss[] | undefined {
+  const { data: meanings } = usePolled<Meaning[]>("meanings", {}, 0);
+  const signs = useMemo(
+    () => new Set(meanings?.filter((meaning) => meaning.sign).map((meaning) => meaning.name)),
+    [meanings],
+  );
+  return usePolled<Loss[]>("losses", { risen: risenAt(books, signs) }, LOSSES_SECONDS).data;
+}
+
+/** The position of the first second with data: a young agent has no longer past. */
+export function firstSecond(books: Books): number {
+  const first = books.times.findIndex((_, at) => books.series.some((series) => series.values[at] != null));
+  return first < 0 ? books.times.length : first;
 }
 
 /** The sum of all series with this name and these tags, per second. */

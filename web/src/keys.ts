@@ -6,6 +6,7 @@ export const KEYS: [string, string][] = [
   ["1 to 6", "opens a view, in the order of the navigation"],
   ["/", "to the search or filter of the view"],
   ["?", "shows this page"],
+  ["k", "shows the next kind of metrics in the list, and after the last one all"],
   ["[ and ]", "moves the window of a chart by half of it"],
   ["+ and -", "zooms in and out"],
   ["u", "undoes the last choice, as Back does; so does a double click on a chart"],

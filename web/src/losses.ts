@@ -27,6 +27,23 @@ export function divide(losses: Loss[], books: Books): Losses {
   };
 }
 
+/** Books come second by second, and a loss that lasts rises in each: in steps, so that it is not asked for in each. */
+const RISEN_STEP = 2;
+
+/** The newest second in which a counter of a loss has risen, rounded up to a step. */
+export function risenAt(books: Books, signs: Set<string>): number | undefined {
+  let at = -1;
+  for (const series of books.series) {
+    if (series.kind === "counter" && signs.has(series.name))
+      at = Math.max(
+        at,
+        series.values.findLastIndex((value) => (value ?? 0) > 0),
+      );
+  }
+  const second = books.times[at];
+  return second === undefined ? undefined : Math.ceil(second / RISEN_STEP) * RISEN_STEP;
+}
+
 function key(name: string, labels: [string, string][]): string {
   return JSON.stringify([name, [...labels].sort()]);
 }

@@ -30,6 +30,7 @@ function Page() {
   };
   useKeys({
     "?": () => open("help"),
+    "/": () => document.querySelector<HTMLElement>("main input:not([type=checkbox])")?.focus(),
     ...Object.fromEntries(VIEWS.map(([view], at) => [String(at + 1), () => open(view)])),
   });
   // A merge has no books per second, only its status.

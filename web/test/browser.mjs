@@ -247,6 +247,49 @@ try {
     assert.equal(await page.locator(".legend tbody tr").count(), points.length);
   });
 
+  await test("one kind of metrics is chosen by a button or a key, and is in the address", async () => {
+    await send(["users.unique:ann|s", "users.unique:ben|s"]);
+    await until("it is there", async () => (await json("metrics?kind=set")).total === 1);
+    await open("metrics");
+    const kinds = page.locator("fieldset[aria-label=kinds]");
+    const chosen = async () => kinds.locator("[aria-pressed=true]").innerText();
+    const listed = async () => page.locator(".rows .kind").allInnerTexts();
+    const only =
+      (...kinds) =>
+      async () => {
+        const rows = await listed();
+        return rows.length > 0 && rows.every((kind) => kinds.includes(kind));
+      };
+    await until("sets are offered", async () => /sets\s+1/.test(await kinds.innerText()));
+    await kinds.locator("button:has-text('gauges')").click();
+    await until("gauges are left", only("gauge"));
+    assert.match(page.url(), /kind=gauge/);
+    const { total } = await json("metrics?kind=gauge");
+    assert.match(await chosen(), new RegExp(`gauges\\s+${total}$`));
+    await page.reload();
+    await until("a link shows the same", only("gauge"));
+    await page.keyboard.press("k");
+    await until("the key chooses the next kind", only("distribution", "histogram"));
+    await page.keyboard.press("k");
+    await until("and the next", only("set"));
+    await page.goBack();
+    await until("Back undoes it", only("distribution", "histogram"));
+    await page.locator(".rows .row >> nth=0").click();
+    await page.locator("a:has-text('← metrics')").click();
+    await until("the way back from a chart keeps it", only("distribution", "histogram"));
+    await page.fill("input[type=search]", "users");
+    await until("the search is within the kind", async () =>
+      (await text("main")).includes("No metric of this kind matches users"),
+    );
+    await page.locator("fieldset button:has-text('all')").click();
+    await until("the search is kept", async () => /users\.unique\s+set/.test(await text(".rows")));
+    await page.fill("input[type=search]", "");
+    await page.locator("label:has-text('Sort by') select").selectOption("samples");
+    await until("the busiest is first", async () =>
+      /^request\.duration/.test(await page.locator(".rows .row >> nth=0").innerText()),
+    );
+  });
+
   await test("a timer is one metric, and the names of its aggregates open charts", async () => {
     await send(["login.time:31|ms|#user:ann", "login.time:900|ms|#user:ben"]);
     await until("it is there", async () => (await json("metrics?match=login")).total === 1);
@@ -293,6 +336,14 @@ try {
     await shot("ratio");
     await page.keyboard.press("?");
     await until("the keys are listed", async () => (await text("main")).includes("undoes the last choice"));
+    for (const view of ["metrics", "metrics?metric=page.views", "tail", "explain"]) {
+      await open(view);
+      await page.locator("main input >> nth=0").waitFor();
+      await page.keyboard.press("/");
+      const focused = await page.evaluate(() => document.activeElement?.matches("main input"));
+      assert.ok(focused, `/ leads to the field of ${view}`);
+      await page.keyboard.press("Escape");
+    }
   });
 
   await test("contexts, senders and names at the outputs are behind a chart", async () => {
@@ -355,6 +406,13 @@ try {
     await page.fill("form input", "http.requests:1|q");
     await page.locator("form button").click();
     await until("it is rejected", async () => (await text(".alarm")).includes("Rejected: bad_type"));
+    await page.goBack();
+    await until("the field has what the result is of", async () => {
+      const isBack = (await text(".fine")).includes("Accepted");
+      return isBack && (await page.locator("form input").inputValue()) === "page.views:1|c|#user:me";
+    });
+    await page.goForward();
+    await until("it is rejected again", async () => (await text(".alarm")).includes("Rejected: bad_type"));
     assert.equal(await text(".alarm mark"), "q");
     assert.match(await text(".alarm"), /byte 16 of 17[\s\S]*none of c, g, h, d, s, ms/);
   });
@@ -482,6 +540,7 @@ try {
     for (const view of [
       "overview",
       "metrics",
+      "metrics?kind=gauge",
       "metrics?metric=page.views",
       "cardinality",
       "tail?match=tail",
@@ -534,6 +593,14 @@ try {
     );
     // Behind all of them in the order of names comes only what is not one of them.
     await until("the last rows are there", async () => (await text(".rows")).includes("service.99999"));
+    await page.focus(".rows");
+    await step("kind", () => page.keyboard.press("k"));
+    await until("counters are left", shown(/^100.0\d\d metrics/));
+    await step("kind", () => page.keyboard.press("k"));
+    await until("gauges are left", shown(/^\d metrics/));
+    assert.match(await text("fieldset[aria-label=kinds]"), /counters\s+100.0\d\d/);
+    await step("kind", () => page.locator("fieldset button:has-text('all')").click());
+    await until("all are back", shown(/^100.0\d\d metrics/));
     const sorting = page.locator("label:has-text('Sort by') select");
     await step("sort", () => sorting.selectOption("growth"));
     await until("the list begins again", rowsInView(page));

@@ -1,10 +1,13 @@
-// The cost of an open page, or of a reader of the tail: the agent's CPU per message with and without it, in pairs of windows of one agent.
+// The cost of an open page, or of a reader of the tail: two agents side by side under the same load, one of them with it. The other one
+// has it in the next window, so that a difference between the two processes falls on both sides.
 //
-//   WEIR_BIN=../target/release/weir node test/cost.mjs [PAIRS] [SECONDS OF A WINDOW] [page|tail]
+//   WEIR_BIN=../target/release/weir node test/cost.mjs [PAIRS] [SECONDS OF A WINDOW] [page|tail|VIEW] [MESSAGES PER SECOND]
+//
+// VIEW is a view such as `metrics`, with its parameters.
 
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { createSocket } from "node:dgram";
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { createServer } from "node:net";
 import { resolve } from "node:path";
 import { chromium } from "playwright-core";
@@ -14,8 +17,8 @@ const BROWSER = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/goo
 const PAIRS = Number(process.argv[2] ?? 12);
 const SECONDS = Number(process.argv[3] ?? 10);
 const WHAT = process.argv[4] ?? "page";
-/** Datagrams of a turn, turns a second, and messages of a datagram. */
-const BURST = 50;
+const RATE = Number(process.argv[5] ?? 200_000);
+/** Turns a second of the sender, and messages of a datagram. */
 const TURNS = 100;
 const MESSAGES = 40;
 const CONTEXTS = 1000;
@@ -28,14 +31,20 @@ async function freePort() {
   return port;
 }
 
-const udp = await freePort();
-const admin = await freePort();
 const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
-const agent = spawn(WEIR, ["run", "--udp", `127.0.0.1:${udp}`, "--admin", `127.0.0.1:${admin}`], {
-  stdio: "ignore",
-  env: { PATH: process.env.PATH },
-});
-while (!(await fetch(`http://127.0.0.1:${admin}/ready`).catch(() => ({}))).ok) await sleep(50);
+
+async function start() {
+  const udp = await freePort();
+  const admin = await freePort();
+  const args = ["run", "--udp", `127.0.0.1:${udp}`, "--admin", `127.0.0.1:${admin}`];
+  // On one processor both have the same speed, and lose the same time to others.
+  const child = spawn("taskset", ["-c", "0", WEIR, ...args], {
+    stdio: "ignore",
+    env: { PATH: process.env.PATH },
+  });
+  while (!(await fetch(`http://127.0.0.1:${admin}/ready`).catch(() => ({}))).ok) await sleep(50);
+  return { udp, admin, child };
+}
 
 const datagrams = Array.from({ length: CONTEXTS / MESSAGES }, (_, datagram) =>
   Array.from({ length: MESSAGES }, (_, at) => {
@@ -45,47 +54,54 @@ const datagrams = Array.from({ length: CONTEXTS / MESSAGES }, (_, datagram) =>
   }).join("\n"),
 );
 const socket = createSocket("udp4");
-let turn = 0;
+const agents = [await start(), await start()];
+let sent = 0;
+const begun = performance.now();
 const sending = setInterval(() => {
-  for (let at = 0; at < BURST; at += 1)
-    socket.send(datagrams[(turn + at) % datagrams.length], udp, "127.0.0.1");
-  turn += BURST;
+  const due = Math.min(((performance.now() - begun) / 1000) * (RATE / MESSAGES), sent + RATE / MESSAGES / 20);
+  for (; sent < due; sent += 1)
+    for (const { udp } of agents) socket.send(datagrams[sent % datagrams.length], udp, "127.0.0.1");
 }, 1000 / TURNS);
 
-/**
- * CPU nanoseconds of the agent, and messages it has received. The scheduler's own counts: the ticks of /proc/PID/stat are
- * 10 ms, which is more than the page may cost in a window.
- */
+/** The kernel's clock of a process's CPU time in nanoseconds, threads that have ended included; and the messages it has received. */
 async function now() {
-  const status = await (await fetch(`http://127.0.0.1:${admin}/api/v1/status`)).json();
-  const threads = readdirSync(`/proc/${agent.pid}/task`);
-  const spent = threads.map((id) =>
-    Number(readFileSync(`/proc/${agent.pid}/task/${id}/schedstat`, "utf8").split(" ")[0]),
+  const clock =
+    "import sys, time; print(*[time.clock_gettime_ns((~int(pid) << 3) | 2) for pid in sys.argv[1:]])";
+  const ids = agents.map(({ child }) => String(child.pid));
+  const cpu = execFileSync("python3", ["-c", clock, ...ids], { encoding: "utf8" })
+    .split(" ")
+    .map(Number);
+  return Promise.all(
+    agents.map(async ({ admin }, at) => {
+      const status = await (await fetch(`http://127.0.0.1:${admin}/api/v1/status`)).json();
+      return { cpu: cpu[at], messages: status.total.messages.received };
+    }),
   );
-  return { cpu: spent.reduce((sum, one) => sum + one, 0), messages: status.total.messages.received };
 }
 
-/** Nanoseconds per message of a window, and the share of a core. */
+/** Nanoseconds per message of a window, for each agent. */
 async function window() {
   const before = await now();
   await sleep(SECONDS * 1000);
   const after = await now();
-  const messages = after.messages - before.messages;
-  const cpu = after.cpu - before.cpu;
-  return { cost: cpu / messages, core: cpu / SECONDS / 1e9, rate: messages / SECONDS };
+  return before.map((one, at) => {
+    const messages = after[at].messages - one.messages;
+    const cpu = after[at].cpu - one.cpu;
+    return { cost: cpu / messages, core: cpu / SECONDS / 1e9, rate: messages / SECONDS };
+  });
 }
 
-/** The mean of pairs, and its interval of 90 %. */
+/** The mean, and its interval of 90 %. */
 function interval(values) {
-  const mean = values.reduce((sum, one) => sum + one, 0) / PAIRS;
-  const variance = values.reduce((sum, one) => sum + (one - mean) ** 2, 0) / (PAIRS - 1);
-  // Student's t of 90 % for 5 to 30 pairs lies between 2.13 and 1.70.
-  const half = (1.65 + 2 / PAIRS) * Math.sqrt(variance / PAIRS);
+  const mean = values.reduce((sum, one) => sum + one, 0) / values.length;
+  const variance = values.reduce((sum, one) => sum + (one - mean) ** 2, 0) / (values.length - 1);
+  // Student's t of 90 % for 5 to 30 values lies between 2.13 and 1.70.
+  const half = (1.65 + 2 / values.length) * Math.sqrt(variance / values.length);
   return { mean, low: mean - half, high: mean + half };
 }
 
 /** A reader that takes every event of the tail. */
-function readTail() {
+function readTail(admin) {
   const ending = new AbortController();
   const reading = (async () => {
     const answer = await fetch(`http://127.0.0.1:${admin}/api/v1/tail`, { signal: ending.signal });
@@ -101,31 +117,30 @@ function readTail() {
   };
 }
 
-/** The page or the tail as three functions: open it, leave it, and end what it needed. */
+/** The page or the tail as two functions: open it at an agent instead of the other, and end it. */
 async function subject() {
   if (WHAT === "tail") {
     let end = async () => {};
-    const open = async () => {
+    const open = async (admin) => {
       await end();
-      end = readTail();
-      await sleep(2000);
+      end = readTail(admin);
     };
-    return { open, away: () => end(), close: async () => end() };
+    return { open, close: () => end() };
   }
   const browser = await chromium.launch({
     executablePath: BROWSER,
     args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
   });
   const page = await browser.newPage({ viewport: { width: 1200, height: 800 } });
-  const open = async () => {
-    await page.goto(`http://127.0.0.1:${admin}/#/overview`);
+  const open = async (admin) => {
+    await page.goto("about:blank");
+    await page.goto(`http://127.0.0.1:${admin}/#/${WHAT === "page" ? "overview" : WHAT}`);
     await page.locator(".state.good").waitFor();
-    await sleep(2000);
   };
-  return { open, away: () => page.goto("about:blank"), close: () => browser.close() };
+  return { open, close: () => browser.close() };
 }
 
-const { open, away, close } = await subject();
+const { open, close } = await subject();
 try {
   const ratios = [];
   const costs = { with: [], without: [] };
@@ -133,33 +148,39 @@ try {
   let rate = 0;
   await sleep(12_000);
   for (let pair = 0; pair < PAIRS; pair += 1) {
-    const pairOf = {};
-    // In turns, so that a drift falls on both.
-    for (const what of pair % 2 === 0 ? ["without", "with"] : ["with", "without"]) {
-      await (what === "with" ? open() : away());
-      pairOf[what] = await window();
-      costs[what].push(pairOf[what].cost);
-      rate = pairOf[what].rate;
+    const logs = [];
+    for (const watched of pair % 2 === 0 ? [0, 1] : [1, 0]) {
+      await open(agents[watched].admin);
+      await sleep(2000);
+      const both = await window();
+      const [one, other] = [both[watched], both[1 - watched]];
+      costs.with.push(one.cost);
+      costs.without.push(other.cost);
+      logs.push(Math.log(one.cost / other.cost));
+      cores.push(one.core - other.core);
+      rate = one.rate;
     }
-    ratios.push(Math.log(pairOf.with.cost / pairOf.without.cost));
-    cores.push(pairOf.with.core - pairOf.without.core);
+    // Both windows together: what distinguishes the two processes cancels.
+    ratios.push((logs[0] + logs[1]) / 2);
+    const share = ((Math.exp(ratios.at(-1)) - 1) * 100).toFixed(2);
     console.log(
-      `pair ${pair + 1}: ${pairOf.without.cost.toFixed(1)} ns without, ${pairOf.with.cost.toFixed(1)} ns with`,
+      `pair ${pair + 1}: ${share} % (windows ${logs.map((log) => (log * 100).toFixed(2)).join(", ")})`,
     );
   }
-  const percent = (ratio) => `${((Math.exp(ratio) - 1) * 100).toFixed(1)} %`;
+  const percent = (ratio) => `${((Math.exp(ratio) - 1) * 100).toFixed(2)} %`;
   const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)].toFixed(1);
   const ratio = interval(ratios);
   const core = interval(cores);
   const ofCore = (share) => `${(share * 100).toFixed(2)} %`;
   console.log(
     `${WHAT} open: ${percent(ratio.mean)} (${percent(ratio.low)} to ${percent(ratio.high)}) CPU per message at ` +
-      `${Math.round(rate / 1000)}k messages a second; medians ${median(costs.without)} and ${median(costs.with)} ns; ` +
-      `${ofCore(core.mean)} of a core (${ofCore(core.low)} to ${ofCore(core.high)}); ${PAIRS} pairs`,
+      `${Math.round(rate / 1000)}k messages a second; medians ${median(costs.without)} ns without and ` +
+      `${median(costs.with)} ns with; ${ofCore(core.mean)} of a core (${ofCore(core.low)} to ${ofCore(core.high)}); ` +
+      `${PAIRS} pairs of ${SECONDS} s windows`,
   );
 } finally {
   clearInterval(sending);
   socket.close();
-  agent.kill("SIGTERM");
+  for (const { child } of agents) child.kill("SIGTERM");
   await close();
 }

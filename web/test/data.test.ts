@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import type { BookSeries, Books, Loss } from "../src/api";
 import { path } from "../src/chart";
 import { append, column, withUnchanged } from "../src/data";
-import { divide } from "../src/losses";
+import { divide, risenAt } from "../src/losses";
 import { parse, write } from "../src/route";
 import { describeShare, prepend } from "../src/views/tail";
 
@@ -129,4 +129,26 @@ describe("tail", () => {
     expect(describeShare({ ...share, share: 1 })).toContain("all that match");
     expect(describeShare(undefined)).toContain("as they arrive");
   });
+});
+
+test("losses are asked for again when one rises, at most every two seconds", () => {
+  const counter = (name: string, values: (number | null)[]): BookSeries => ({
+    name,
+    kind: "counter",
+    tags: [],
+    values,
+  });
+  const times = [101, 102, 103, 104, 105];
+  const signs = new Set(["lost"]);
+  const at = (values: (number | null)[]) =>
+    risenAt(
+      { step: 1, times, series: [counter("received", [9, 9, 9, 9, 9]), counter("lost", values)] },
+      signs,
+    );
+  expect(at([0, 0, 0, 0, 0])).toBeUndefined();
+  expect(at([null, null, 0, null, null])).toBeUndefined();
+  expect(at([0, 3, 0, 0, 0])).toBe(102);
+  expect(at([0, 3, 1, 0, 0])).toBe(104);
+  expect(at([0, 3, 1, 1, 0])).toBe(104);
+  expect(at([0, 3, 1, 1, 1])).toBe(106);
 });

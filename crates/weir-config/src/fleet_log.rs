@@ -15,31 +15,31 @@ settings! {
             .path(PathUse::WriteBeneath)
             .effect("A directory with the log, for agents and a merge on one machine. weir creates it if it is missing.")
             .zero("Empty: the log is at `brokers`.")
-            .changed_by("Operators who try a fleet on one machine, or whose agents all run there.");
+            .change("to try a fleet on one machine, or if your agents all run there.");
         partitions: u32 = "1"
             .takes(SettingType::Integer { min: 1, max: 10_000 })
             .effect("Number of partitions of a log in a directory that weir creates. A topic of Kafka has the number that it was created with.")
-            .changed_by("Operators who merge with several processes.");
+            .change("if you merge with several processes.");
         brokers: Vec<String> = "[]"
             .takes(SettingType::List(&BROKER))
             .effect("Brokers of Apache Kafka, such as `kafka1:9092`. One reachable broker is enough: it names the others.")
             .zero("An empty list: the log is in `directory`.")
-            .changed_by("Everyone whose fleet has more than one machine.");
+            .change("if your fleet has more than one machine.");
         topic: String = "weir"
             .takes(SettingType::Checked { allowed: "a name of at most 249 letters, digits, dots, - and _", check: is_topic })
             .effect("The topic of the records.")
-            .changed_by("Operators with several fleets in one cluster.");
+            .change("if you have several fleets in one cluster.");
         tenant: String = "''"
             .takes(SettingType::Checked { allowed: "a text of at most 255 bytes without control characters", check: is_tenant })
             .effect("The tenant that owns the series. Series of different tenants are never merged.")
             .zero("Empty: there is one tenant, without a name.")
-            .changed_by("Operators of a log that several customers or teams share.");
+            .change("if several customers or teams share your log.");
         sasl: Sasl = "{}";
         tls: Tls = "{}";
         properties: BTreeMap<String, Secret> = "{}"
             .effect("Settings of the client library (librdkafka), such as `client.rack` or `session.timeout.ms`. They apply to every connection to the brokers, over the values of weir. Values are never shown.")
             .zero("An empty map: the values of weir and of the library.")
-            .changed_by("Operators whose brokers or network need other values.");
+            .change("if your brokers or network need other values.");
     }
 }
 
@@ -50,10 +50,10 @@ settings! {
         group: String = "weir-merge"
             .takes(SettingType::Checked { allowed: "a text of 1 to 100 letters, digits and characters of `.-_`", check: is_group })
             .effect("The consumer group: processes of one group share the partitions. Its name is part of the names of the topics that they write, so two groups of one topic never meet.")
-            .changed_by("Operators of several merges of the same topic.");
+            .change("if you run several merges of the same topic.");
         static_member: bool = "false"
             .effect("This process is a static member of its groups, named after `hostname` and `state_path`: if it restarts within the session timeout (10 s, or `properties: {session.timeout.ms: ...}`), its partitions stay with it. When it stops, they wait for it for that long before other processes get them.")
-            .changed_by("Operators of merges with a stable name, such as the pods of a StatefulSet, that restart often.");
+            .change("if your merges have stable names, as the pods of a StatefulSet have, and restart often.");
     }
 }
 
@@ -62,23 +62,23 @@ settings! {
     pub struct Sasl {
         mechanism: Mechanism = "none"
             .effect("The authentication mechanism. `plain` sends the password itself and `oauthbearer` a token, so use them only with TLS.")
-            .changed_by("Operators whose brokers require authentication.");
+            .change("if your brokers require authentication.");
         username: String = "''"
             .effect("The user name.")
-            .changed_by("Operators whose brokers require authentication.");
+            .change("if your brokers require authentication.");
         password: Secret = "''"
             .effect("The password. It is never shown.")
-            .changed_by("Operators whose brokers require authentication.");
+            .change("if your brokers require authentication.");
         password_file: String = "''"
             .effect("A file with the password. It is read again when it changes.")
             .zero("Empty: the password is not in a file.")
-            .changed_by("Operators who keep passwords in files.")
+            .change("if you keep passwords in files.")
             .file_of("password");
         token_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("A file with the token for `oauthbearer`, as a projected token of Kubernetes or a helper for Amazon MSK writes it. It is read at each connection, and again before the token expires.")
             .zero("Empty: there is no token.")
-            .changed_by("Operators whose brokers take tokens.");
+            .change("if your brokers take tokens.");
     }
 }
 
@@ -97,21 +97,21 @@ settings! {
     pub struct Tls {
         enabled: bool = "false"
             .effect("Encrypts the connections and verifies the brokers' certificates. Setting any of the files below enables it too.")
-            .changed_by("Operators of brokers with certificates of a public authority.");
+            .change("if your brokers have certificates of a public authority.");
         ca_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("A PEM file with the certificate authorities to trust, instead of the system's.")
             .zero("Empty: the system's.")
-            .changed_by("Operators with a private certificate authority.");
+            .change("if you have a private certificate authority.");
         certificate_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("A PEM file with the client certificate for brokers, followed by its intermediate certificates.")
             .zero("Empty: none is sent.")
-            .changed_by("Operators whose brokers identify clients by their certificate.");
+            .change("if your brokers identify clients by their certificate.");
         key_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("A PEM file with the private key of `certificate_file`.")
-            .changed_by("Operators whose brokers identify clients by their certificate.");
+            .change("if your brokers identify clients by their certificate.");
     }
 }
 

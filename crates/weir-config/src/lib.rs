@@ -54,8 +54,8 @@ pub use table::{
 };
 pub use text::{Secret, hide_password, is_invisible, nearest, quote, show_text};
 pub use types::{
-    AdminAddress, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, HostName, Listen,
-    LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,
+    AdminAddress, AdminRemote, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights,
+    HostName, Listen, LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,
 };
 pub use value::{Fields, Scalar, SettingError, Typed};
 pub use variables::{VariableError, adds_up, forward_target, in_our_words, removed_variable};

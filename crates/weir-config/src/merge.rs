@@ -18,12 +18,12 @@ settings! {
         grace: Duration = "60s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3600) })
             .effect("The time that a bucket waits for missing agents after its end. Later records go into a correction.")
-            .changed_by("Operators whose agents are on slow networks, or who would rather have results sooner.")
+            .change("if your agents are on slow networks, or results should come sooner.")
             .common();
         max_skew: Duration = "10m"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: Duration::from_secs(86_400) })
             .effect("The largest allowed difference between the clock of an agent and that of the log. Records beyond it are quarantined and counted by agent.")
-            .changed_by("Operators of machines without a time service.");
+            .change("if your machines have no time service.");
     }
 }
 
@@ -38,7 +38,7 @@ pub enum Role {
 }
 
 /// Settings of the agent that a merge takes as well.
-const SHARED: [&str; 17] = [
+const SHARED: [&str; 19] = [
     "histogram_aggregates",
     "histogram_percentiles",
     "histogram_weights",
@@ -47,6 +47,8 @@ const SHARED: [&str; 17] = [
     "cpu",
     "admin",
     "admin_hosts",
+    "admin_remote",
+    "admin_token_file",
     "sandbox",
     "grace_period",
     "state_path",

@@ -135,7 +135,7 @@ fn section(page: &mut String, level: &str, key: &str, setting: &Setting) {
     if !setting.zero.is_empty() {
         let _ = writeln!(page, "* Zero: {}", setting.zero);
     }
-    let _ = writeln!(page, "* Changed by: {}", setting.changed_by);
+    let _ = writeln!(page, "* Change it {}", setting.change);
 }
 
 /// The help text of a setting.

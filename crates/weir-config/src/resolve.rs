@@ -17,7 +17,7 @@ use crate::secrets::SecretBackend;
 use crate::source::ValueSource;
 use crate::table::{Aggregation, ListenerReading, Listeners, Names, Origin, Resources, Running, Settings};
 use crate::text::show_text;
-use crate::types::{EolTransport, Listen, Ownership, SocketPath};
+use crate::types::{AdminRemote, EolTransport, Listen, Ownership, SocketPath};
 use crate::variables;
 
 /// The whole configuration, typed and ready to use. The groups are as they were written, but for what is worked out where
@@ -265,6 +265,9 @@ impl Resolver<'_, '_> {
         let http = self.http(listeners);
         self.socket_paths(listeners);
         // A port alone means loopback regardless of `bind_host`, because this server hands out profiles.
+        if running.admin_remote == AdminRemote::Full && running.admin_token_file.as_os_str().is_empty() {
+            self.problem("admin_token_file", "is missing; `admin_remote: full` needs it");
+        }
         let admin = running.admin.0.as_ref();
         let admin = admin.map_or(Ok(Vec::new()), |listen| {
             listen.addresses("127.0.0.1", false, machine)

@@ -18,20 +18,20 @@ settings! {
         secret_backend_command: Option<PathBuf> = "''"
             .effect("A program that weir runs once at the start, to get the values that the configuration and the environment have as `ENC[handle]`. It reads the handles as JSON from standard input and writes the secrets as JSON to standard output, as for the Datadog Agent (docs/outputs/README.md). It must belong to the user of weir, and nobody else may have rights on it.")
             .zero("Empty: `ENC[handle]` is refused.")
-            .changed_by("Operators whose keys are in a vault.")
+            .change("if your keys are in a vault.")
             .also(&["DD_SECRET_BACKEND_COMMAND"]);
         secret_backend_arguments: Vec<String> = "[]"
             .effect("Arguments of `secret_backend_command`.")
-            .changed_by("Operators whose program needs arguments.")
+            .change("if your program needs arguments.")
             .also(&["DD_SECRET_BACKEND_ARGUMENTS"]);
         secret_backend_timeout: Duration = "30s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: Duration::from_secs(600) })
             .effect("The time limit of `secret_backend_command`. weir then kills it and does not start.")
-            .changed_by("Operators whose vault is slow.")
+            .change("if your vault is slow.")
             .also(&["DD_SECRET_BACKEND_TIMEOUT"]);
         secret_backend_command_allow_group_exec_perm: bool = "false"
             .effect("Whether the group of `secret_backend_command` may read and run it, and weir may be a member of that group instead of the owner.")
-            .changed_by("Operators who install the program for several users.")
+            .change("if you install the program for several users.")
             .also(&["DD_SECRET_BACKEND_COMMAND_ALLOW_GROUP_EXEC_PERM"]);
     }
 }

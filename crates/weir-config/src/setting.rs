@@ -19,8 +19,8 @@ pub struct Setting {
     pub effect: &'static str,
     /// The meaning of zero or empty; empty if neither is allowed or no explanation is needed.
     pub zero: &'static str,
-    /// The users who would change it.
-    pub changed_by: &'static str,
+    /// Completes the sentence "Change it ...": when, or what for.
+    pub change: &'static str,
     /// Variables of the Datadog Agent that mean the same, in order of preference.
     pub also: &'static [&'static str],
     /// Shown by `-h`; the others by `--help`.
@@ -125,7 +125,7 @@ impl Setting {
             default,
             effect: "",
             zero: "",
-            changed_by: "",
+            change: "",
             also: &[],
             common: false,
             reload: Reload::Waits,
@@ -161,8 +161,8 @@ impl Setting {
         self
     }
 
-    pub const fn changed_by(mut self, text: &'static str) -> Self {
-        self.changed_by = text;
+    pub const fn change(mut self, text: &'static str) -> Self {
+        self.change = text;
         self
     }
 
@@ -358,7 +358,7 @@ pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
 /// settings! {
 ///     /// What the struct is.
 ///     pub struct Aggregation {
-///         bucket_width: Duration = "10s".effect("Width of a bucket.").changed_by("Operators who want to see changes sooner.");
+///         bucket_width: Duration = "10s".effect("Width of a bucket.").change("to see changes sooner.");
 ///     }
 /// }
 /// ```

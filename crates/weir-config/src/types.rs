@@ -49,6 +49,20 @@ choices! {
 }
 
 choices! {
+    /// The requests of other machines that the admin server answers.
+    #[derive(Default)]
+    pub enum AdminRemote {
+        /// Health, metrics and the books.
+        #[default]
+        Status: "status",
+        /// Everything that only reads, apart from messages and profiles.
+        Read: "read",
+        /// Everything, with a token.
+        Full: "full",
+    }
+}
+
+choices! {
     pub enum Sandbox {
         /// As far as the kernel supports it.
         Auto: "auto",

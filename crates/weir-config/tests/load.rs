@@ -15,7 +15,7 @@ use machine::Machine;
 settings! {
     /// Shared by outputs.
     pub struct Shared {
-        retries: u32 = "3".effect("How often.").changed_by("Testers.").also(&["DD_RETRIES"]);
+        retries: u32 = "3".effect("How often.").change("in tests.").also(&["DD_RETRIES"]);
     }
     removed REMOVED
 }
@@ -29,8 +29,8 @@ const REMOVED: &[RemovedSetting] = &[RemovedSetting {
 settings! {
     /// Of one output.
     pub struct Echo {
-        token: Secret = "''".effect("A token.").changed_by("Testers.").required();
-        token_file: String = "''".effect("A file with it.").changed_by("Testers.").file_of("token");
+        token: Secret = "''".effect("A token.").change("in tests.").required();
+        token_file: String = "''".effect("A file with it.").change("in tests.").file_of("token");
         shared: Shared = "{}".flat();
         nested: Shared = "{}".names_below();
     }

@@ -4,10 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use weir::admin::caller::Hosts;
 use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::Status;
-use weir::admin::{AdminSource, ConnectionLimits, NotReady, ResponseFuture, answer_on};
+use weir::admin::{AdminSource, Callers, ConnectionLimits, NotReady, ResponseFuture, answer_on};
 use weir::signals::Reloaded;
 
 /// A source without data that refuses nothing, and records whether it was asked to change something.
@@ -60,7 +59,7 @@ pub fn admin(bytes: &[u8]) {
     let limits = ConnectionLimits::default();
     let answers = RUNTIME.block_on(async {
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        let served = answer_on(server, source.clone(), Hosts::default(), limits);
+        let served = answer_on(server, source.clone(), Callers::default(), limits);
         let asked = async {
             // It may have closed already.
             let _ = client.write_all(bytes).await;

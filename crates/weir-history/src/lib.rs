@@ -22,7 +22,7 @@ mod store;
 mod transfer;
 
 pub use dictionary::{AdoptError, Labels, SeriesKey, SeriesKind};
-pub use names::{Metric, MetricSort, MetricsRequest, TagKey, TagValue, matches};
+pub use names::{Metric, MetricSort, MetricsFound, MetricsRequest, TagKey, TagValue, matches};
 pub use query::{Function, GROUPS_MAX, Query, QueryError, STEPS_MAX};
 pub use query_result::{Group, Heatmap, QueryResult, SeriesColumn, SeriesColumns};
 pub use store::{Figures, History};

@@ -26,6 +26,8 @@ pub enum MetricSort {
     Growth,
     /// By last point, newest first.
     Seen,
+    /// By samples per second, descending. Metrics of which it is not known come last.
+    Samples,
 }
 
 #[derive(Clone, Debug)]
@@ -34,12 +36,27 @@ pub struct MetricsRequest {
     pub pattern: String,
     /// Only these names. Empty: all.
     pub names: Vec<String>,
+    /// Only these kinds. Empty: all.
+    pub kinds: Vec<SeriesKind>,
+    /// Samples per second by name, which the history does not know: for `MetricSort::Samples`, and for the answer.
+    pub samples: HashMap<String, f64>,
     pub sort: MetricSort,
     /// Metrics to skip.
     pub offset: usize,
     pub limit: usize,
     /// Whether to add tag keys and a sparkline, which read the metric's series.
     pub details: bool,
+}
+
+/// The metrics that match a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricsFound {
+    /// One page of them.
+    pub metrics: Vec<Metric>,
+    /// All of them.
+    pub total: usize,
+    /// Number of metrics of each kind if the request allows every kind.
+    pub kinds: BTreeMap<SeriesKind, usize>,
 }
 
 /// One metric.
@@ -51,6 +68,8 @@ pub struct Metric {
     pub contexts: usize,
     /// Series that appeared in the last ten minutes.
     pub new: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_per_second: Option<f64>,
     /// Unix seconds of the first and of the last point known.
     pub first_seen: i64,
     pub last_seen: i64,
@@ -117,9 +136,10 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 }
 
 impl History {
-    /// The metrics that match, and their total number.
-    pub fn metrics(&self, request: &MetricsRequest) -> (Vec<Metric>, usize) {
+    /// The metrics that match.
+    pub fn metrics(&self, request: &MetricsRequest) -> MetricsFound {
         let now = self.figures().to;
+        let mut kinds = BTreeMap::new();
         let named: Box<dyn Iterator<Item = &Name>> = if request.names.is_empty() {
             Box::new(self.dictionary.names())
         } else {
@@ -128,7 +148,9 @@ impl History {
         // Names are matched and sorted by reference; only those on the page are copied.
         let mut found: Vec<(Reverse<i64>, &Name)> = named
             .filter(|name| matches(&request.pattern, &name.text))
-            .map(|name| (Reverse(self.rank(name, request.sort, now)), name))
+            .inspect(|name| *kinds.entry(name.kind).or_insert(0) += 1)
+            .filter(|name| request.kinds.is_empty() || request.kinds.contains(&name.kind))
+            .map(|name| (Reverse(self.rank(name, request, now)), name))
             .collect();
         let total = found.len();
         found.sort_unstable_by(|(a, left), (b, right)| {
@@ -136,27 +158,42 @@ impl History {
         });
         let page = found.into_iter().skip(request.offset).take(request.limit);
         let page: Vec<&Name> = page.map(|(_, name)| name).collect();
-        let metrics = page.iter().map(|name| self.summary(name, now));
-        let Some(steps) = self.last_steps(SPARKLINE_POINTS).filter(|_| request.details) else {
-            return (metrics.collect(), total);
-        };
-        let held = self.in_window(&ids_of(&page), steps);
-        let with_details = metrics.zip(&page).map(|(metric, name)| Metric {
-            tag_keys: self.tag_keys(name).into_iter().map(|key| key.key).collect(),
-            sparkline: self.sparkline(name, steps, &held),
-            ..metric
+        let metrics = page.iter().map(|name| Metric {
+            samples_per_second: request.samples.get(&*name.text).copied(),
+            ..self.summary(name, now)
         });
-        (with_details.collect(), total)
+        let metrics = match self.last_steps(SPARKLINE_POINTS).filter(|_| request.details) {
+            None => metrics.collect(),
+            Some(steps) => {
+                let held = self.in_window(&ids_of(&page), steps);
+                let with_details = metrics.zip(&page).map(|(metric, name)| Metric {
+                    tag_keys: self.tag_keys(name).into_iter().map(|key| key.key).collect(),
+                    sparkline: self.sparkline(name, steps, &held),
+                    ..metric
+                });
+                with_details.collect()
+            }
+        };
+        MetricsFound {
+            metrics,
+            total,
+            kinds,
+        }
     }
 
     /// A higher rank comes earlier in the list.
-    fn rank(&self, name: &Name, sort: MetricSort, now: i64) -> i64 {
+    fn rank(&self, name: &Name, request: &MetricsRequest, now: i64) -> i64 {
         let series = || name.series.iter().filter_map(|&id| self.dictionary.series(id));
-        match sort {
+        match request.sort {
             MetricSort::Name => 0,
             MetricSort::Contexts => name.series.len() as i64,
             MetricSort::Growth => series().filter(|series| is_new(series, now)).count() as i64,
             MetricSort::Seen => series().map(|series| series.last).max().unwrap_or(0),
+            // In thousandths: a metric with one sample in a bucket comes before one without.
+            MetricSort::Samples => {
+                let samples = request.samples.get(&*name.text);
+                samples.map_or(0, |samples| (samples * 1000.0).round() as i64)
+            }
         }
     }
 
@@ -182,6 +219,7 @@ impl History {
             kind: name.kind,
             contexts: name.series.len(),
             new: series().filter(|series| is_new(series, now)).count(),
+            samples_per_second: None,
             first_seen: series().map(|series| series.first).min().unwrap_or(0),
             last_seen: series().map(|series| series.last).max().unwrap_or(0),
             tag_keys: Vec::new(),

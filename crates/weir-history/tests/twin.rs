@@ -1,6 +1,6 @@
 //! Compares the history with a naive twin that keeps every point in a list and reads all of them for each query.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -441,12 +441,73 @@ fn aggregates_of_a_histogram_are_functions_of_all_its_samples() {
     let request = weir_history::MetricsRequest {
         pattern: String::new(),
         names: Vec::new(),
+        kinds: Vec::new(),
+        samples: HashMap::new(),
         sort: weir_history::MetricSort::Name,
         offset: 0,
         limit: 10,
         details: false,
     };
-    assert_eq!(history.metrics(&request).1, 1, "it is one row of the list");
+    assert_eq!(history.metrics(&request).total, 1, "it is one row of the list");
+}
+
+#[test]
+fn the_list_has_one_kind_of_many_and_an_order_by_samples() {
+    let mut history = History::new(1 << 20);
+    history.begin(START, 10);
+    let kinds = [
+        SeriesKind::Counter,
+        SeriesKind::Gauge,
+        SeriesKind::Distribution,
+        SeriesKind::Histogram,
+        SeriesKind::Set,
+    ];
+    // 100 names, of which a few have two kinds.
+    for at in 0..110_u64 {
+        let key = SeriesKey {
+            context: None,
+            hash: at,
+            kind: kinds[at as usize % 3 + at as usize / 60],
+            name: &format!("name.{:03}", at % 100),
+            suffix: "",
+            host: None,
+            tags: [].into_iter(),
+        };
+        history.push(&key, 1.0);
+    }
+    history.end();
+    let request = weir_history::MetricsRequest {
+        pattern: "name".to_owned(),
+        names: Vec::new(),
+        kinds: Vec::new(),
+        samples: HashMap::from([("name.007".to_owned(), 0.5), ("name.050".to_owned(), 20.0)]),
+        sort: weir_history::MetricSort::Samples,
+        offset: 0,
+        limit: 1000,
+        details: false,
+    };
+    let all = history.metrics(&request);
+    assert_eq!((all.total, all.metrics.len()), (110, 110));
+    let first: Vec<&str> = all.metrics.iter().map(|metric| metric.name.as_str()).collect();
+    assert_eq!(first[..4], ["name.050", "name.007", "name.007", "name.000"]);
+    assert_eq!(all.metrics[0].samples_per_second, Some(20.0));
+    assert_eq!(all.metrics[3].samples_per_second, None);
+    for wanted in [
+        vec![SeriesKind::Gauge],
+        vec![SeriesKind::Histogram, SeriesKind::Distribution],
+    ] {
+        let found = history.metrics(&weir_history::MetricsRequest {
+            kinds: wanted.clone(),
+            ..request.clone()
+        });
+        let expected = all.metrics.iter().filter(|metric| wanted.contains(&metric.kind));
+        assert!(found.metrics.iter().eq(expected), "{wanted:?}");
+        assert_eq!(
+            found.total,
+            wanted.iter().map(|kind| all.kinds[kind]).sum::<usize>()
+        );
+        assert_eq!(found.kinds, all.kinds, "the counts are those of every kind");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
-    AdminServer, AdminSource, ConnectionLimits, Exposition, NotReady, ResponseFuture, ScrapeRequest,
+    AdminServer, AdminSource, Callers, ConnectionLimits, Exposition, NotReady, ResponseFuture, ScrapeRequest,
 };
 use weir::signals::Reloaded;
 use weir::streams;
@@ -107,6 +107,13 @@ impl AdminSource for Double {
     }
 }
 
+fn callers() -> Callers {
+    Callers {
+        hosts: Hosts::new(&[weir_config::HostName("weir.example.org".to_owned())]),
+        ..Callers::default()
+    }
+}
+
 /// Serves until dropped.
 struct Server {
     address: SocketAddr,
@@ -132,7 +139,7 @@ impl Server {
                     let server = AdminServer::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
                     bound.send(server.sockets().first()).unwrap();
                     tokio::select! {
-                        () = server.serve(Arc::new(source), Hosts::new(&[weir_config::HostName("weir.example.org".to_owned())]), limits) => {}
+                        () = server.serve(Arc::new(source), callers(), limits) => {}
                         _ = stopped => {}
                     }
                 });

@@ -64,6 +64,61 @@ fn promtool_takes_the_rules_and_every_series_in_them_exists() {
     );
 }
 
+/// The alert knows agents by a series that ends with them.
+#[test]
+fn an_agent_that_is_down_is_reported_until_it_is_up_or_no_target() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("down.yaml");
+    let fires = |at: &str, instances: &[&str]| {
+        let mut expected =
+            format!("      - eval_time: {at}\n        alertname: WeirDown\n        exp_alerts:");
+        for instance in instances {
+            expected += &format!(
+                "\n          - exp_labels: {{job: weir, instance: {instance}, severity: critical}}\n            exp_annotations:\n              \
+                 summary: \"weir on {instance} does not answer.\"\n              description: \"Its clients lose their messages or buffer \
+                 them. See its log and `weir doctor`.\""
+            );
+        }
+        expected + if instances.is_empty() { " []\n" } else { "\n" }
+    };
+    let series = |labels: &str, up: &str, info: &str| {
+        format!(
+            "      - {{series: 'up{{{labels}}}', values: '{up}'}}\n      - {{series: 'weir_info{{{labels}}}', values: '{info}'}}\n"
+        )
+    };
+    let test = [
+        format!(
+            "rule_files: ['{RULES}']\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n"
+        ),
+        // Down for twelve hours, down for five hours, gone from the targets after one, never down.
+        series("job=\"weir\", instance=\"a\"", "1x10 0x720", "1x10 stale"),
+        series(
+            "job=\"weir\", instance=\"b\"",
+            "1x10 0x299 1x420",
+            "1x10 _x299 1x420",
+        ),
+        series("job=\"weir\", instance=\"c\"", "1x10 0x59 stale", "1x10 stale"),
+        series("job=\"weir\", instance=\"d\"", "1x720", "1x720"),
+        // Another program.
+        "      - {series: 'up{job=\"other\", instance=\"e\"}', values: '0x720'}\n    alert_rule_test:\n"
+            .to_owned(),
+        fires("12m", &[]),
+        fires("30m", &["a", "b", "c"]),
+        fires("90m", &["a", "b"]),
+        fires("5h", &["a", "b"]),
+        fires("6h", &["a"]),
+        fires("12h", &["a"]),
+    ];
+    std::fs::write(&file, test.concat()).unwrap();
+    let output = Command::new("promtool")
+        .args(["test", "rules"])
+        .arg(&file)
+        .output();
+    let output = output.expect("prometheus is installed (scripts/install-test-deps.sh)");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
 /// The beginning of the names of those that concern merges.
 const OF_FLEETS: &str = "WeirFleet";
 

@@ -146,7 +146,8 @@ fn invalid_queries_are_refused_with_the_allowed_values() {
         ("query?metric=a&from=yesterday", 400, "such as -15m"),
         ("query?metric=a&from=0&step=1", 400, "at most 4096 steps"),
         ("metrics?limit=0", 400, "from 1 to 10000"),
-        ("metrics?sort=size", 400, "name, contexts, growth"),
+        ("metrics?sort=size", 400, "name, contexts, growth, seen, samples"),
+        ("metrics?kind=timer", 400, "none of counter, rate, gauge"),
         ("metrics?match=%ff", 400, "not percent-encoded UTF-8"),
         ("tags?metric=b", 404, "no metric named"),
         ("nothing", 404, "not found"),
@@ -157,6 +158,48 @@ fn invalid_queries_are_refused_with_the_allowed_values() {
         let parsed: Value = serde_json::from_str(&body).unwrap();
         assert!(parsed["error"]["code"].is_string(), "{body}");
     }
+    agent.stop();
+}
+
+#[test]
+fn the_list_of_metrics_takes_kinds_and_is_ordered_by_samples() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let names = |query: &str| {
+        let answer = json(&admin, &format!("/api/v1/metrics?{query}"));
+        let metrics = answer["metrics"].as_array().unwrap().clone();
+        let names = metrics
+            .iter()
+            .map(|metric| metric["name"].as_str().unwrap().to_owned());
+        assert_eq!(
+            answer["total"].as_u64().unwrap() as usize,
+            metrics.len(),
+            "{answer}"
+        );
+        (names.collect::<Vec<_>>(), answer)
+    };
+    until("the busiest metric is first", || {
+        agent.send("few:1|c\nmany:1:2:3:4:5:6:7|ms\nmany.d:1:2|d\nuser:a|s\nheat:3|g\n");
+        names("sort=samples").0.first().map(String::as_str) == Some("many")
+    });
+    let (_, all) = names("sort=samples");
+    assert!(
+        all["metrics"][0]["samples_per_second"].as_f64().unwrap() > 0.0,
+        "{all}"
+    );
+    for (query, expected) in [
+        ("kind=counter", vec!["few"]),
+        ("kind=histogram,distribution", vec!["many", "many.d"]),
+        ("kind=gauge&kind=set", vec!["heat", "user"]),
+        ("kind=set&match=heat", vec![]),
+    ] {
+        let (found, answer) = names(query);
+        assert_eq!(found, expected, "{query}");
+        if !query.contains("match") {
+            assert_eq!(answer["kinds"], all["kinds"], "{query}");
+        }
+    }
+    assert_eq!(all["kinds"]["histogram"], 1);
     agent.stop();
 }
 

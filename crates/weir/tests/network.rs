@@ -415,7 +415,7 @@ fn a_pipeline_that_panics_makes_the_agent_not_ready() {
     );
 }
 
-/// Anyone who reaches the admin address can read metrics and profiles.
+/// Anyone who reaches the admin address can read metrics and status.
 #[test]
 fn an_admin_address_that_other_machines_reach_is_warned_of() {
     let mut addresses = vec![("0.0.0.0:0", true), ("127.0.0.1:0", false)];
@@ -434,7 +434,11 @@ fn an_admin_address_that_other_machines_reach_is_warned_of() {
         assert_eq!(line.is_some(), is_warned_of, "{address}: {log}");
         let Some(line) = line else { continue };
         let host = address.trim_end_matches('0');
-        for part in ["WARN", host, "metrics, status and profiles"] {
+        for part in [
+            "WARN",
+            host,
+            "other machines get health, metrics and status there",
+        ] {
             assert!(line.contains(part), "{part:?} is not in {line:?}");
         }
     }

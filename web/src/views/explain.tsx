@@ -1,6 +1,6 @@
 // Explains a pasted message.
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { Explanation } from "../api";
 import { usePolled } from "../data";
 import { byteRange } from "../format";
@@ -10,6 +10,7 @@ import { OutputNames, Words } from "../words";
 export function Explain({ params }: { params: URLSearchParams }) {
   const [line, setLine] = useState(params.get("line") ?? "");
   const requested = params.get("line") ?? "";
+  useEffect(() => setLine(requested), [requested]);
   const { data, error } = usePolled<Explanation>(requested ? "explain" : undefined, { line: requested }, 0);
   return (
     <>

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Explanation, Kind, Metrics as MetricList, Params, Points, TagKey } from "../api";
-import { Chart, COLOURS, HeatmapChart, type Line } from "../chart";
+import { Chart, COLOURS, HeatmapChart, type Line, useMedia } from "../chart";
 import { usePolled, useQueries } from "../data";
 import {
   aligned,
@@ -91,7 +91,6 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
     l: () => go({ scale: explored.log ? undefined : "log" }),
     "0": () => go({ axis: explored.fit ? undefined : "data" }),
     v: () => setShowsValues(!showsValues),
-    "/": () => document.querySelector<HTMLInputElement>(".filter")?.focus(),
   });
   const shown = drawn.filter((line) => isShown(line, explored));
   const format = formatOf(explored, drawn[0]);
@@ -279,8 +278,16 @@ function Filter({ where, onChange }: { where: string[]; onChange: (where: string
 function Options(props: { explored: Explored; first: Points | undefined; start: number; end: number }) {
   const { explored, first, start, end } = props;
   const { chosen, by, from, to, formula } = explored;
+  // A narrow screen has the chart first; what is above it is one touch away.
+  const wide = !useMedia("(max-width: 720px)");
+  const [isOpen, setIsOpen] = useState(false);
   return (
-    <>
+    <details
+      class="options"
+      open={wide || isOpen}
+      onToggle={(event) => setIsOpen((event.target as HTMLDetailsElement).open)}
+    >
+      <summary>Metrics, groups, scale and time</summary>
       <div class="bar">
         <AddMetric taken={chosen} />
         {chosen.length > 1 && (
@@ -371,7 +378,7 @@ function Options(props: { explored: Explored; first: Points | undefined; start: 
         </span>
         {first && <Range start={start} end={end} />}
       </div>
-    </>
+    </details>
   );
 }
 

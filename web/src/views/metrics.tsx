@@ -1,16 +1,27 @@
 // The list of metrics, with a search.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { Metric, Metrics as MetricList, Status } from "../api";
+import type { Kind, Metric, Metrics as MetricList, Status } from "../api";
 import { Sparkline } from "../chart";
 import { last, usePolled } from "../data";
 import { duration, exact, number } from "../format";
+import { useKeys } from "../keys";
 import { change, go, write } from "../route";
 import { Explorer, rememberList } from "./explore";
 
 const ROW = 34;
 /** Rows to scroll before the page fetches again, and rows it keeps above and below the visible ones. */
 const STEP = 20;
+
+/** What a user chooses among, and the kinds of the API. */
+const KINDS: [string, Kind[]][] = [
+  ["counters", ["counter"]],
+  ["gauges", ["gauge"]],
+  ["timers and distributions", ["histogram", "distribution"]],
+  ["sets", ["set"]],
+  ["rates", ["rate"]],
+];
+
 export function Metrics({ params, flushes }: { params: URLSearchParams; flushes: number }) {
   const metric = params.get("metric");
   return metric ? <Explorer params={params} flushes={flushes} /> : <Search params={params} />;
@@ -28,18 +39,46 @@ function useDebounced<T>(value: T, milliseconds: number): T {
 function Search({ params }: { params: URLSearchParams }) {
   const [text, setText] = useState(params.get("match") ?? "");
   const sort = params.get("sort") ?? "name";
+  const kind = params.get("kind") ?? "";
   const match = useDebounced(text, 120);
   const [first, setFirst] = useState(0);
   const offset = useDebounced(first, 60);
   const page = Math.ceil(innerHeight / ROW) + 2 * STEP;
-  useEffect(() => change({ match }), [match]);
+  // Typed text goes into the address a little later; a match that Back, a link or a hand brings into the address goes into the field.
+  const inAddress = params.get("match") ?? "";
+  const known = useRef(inAddress);
+  useEffect(() => {
+    if (match === known.current) return;
+    known.current = match;
+    change({ match });
+  }, [match]);
+  useEffect(() => {
+    if (inAddress === known.current) return;
+    known.current = inAddress;
+    setText(inAddress);
+    setFirst(0);
+  }, [inAddress]);
   useEffect(
-    () => rememberList(write("metrics", { match, sort: params.get("sort") ?? undefined })),
+    () => rememberList(write("metrics", { match, kind, sort: params.get("sort") ?? undefined })),
     [match, params],
   );
   // The agent searches and sorts. The page holds the visible rows and a few around them, however many metrics there are.
-  const { data, error } = usePolled<MetricList>("metrics", { match, sort, offset, limit: page }, 5);
+  const { data, error } = usePolled<MetricList>("metrics", { match, kind, sort, offset, limit: page }, 5);
   const total = data?.total ?? 0;
+  const choose = (next: string) => {
+    go({ kind: next });
+    setFirst(0);
+  };
+  const kinds = data?.kinds ?? {};
+  // The chosen kind is there even if nothing is of it any more; nobody has to choose a kind that nobody sends.
+  const choices = KINDS.map(([title, members]) => ({
+    title,
+    value: members.join(","),
+    count: members.reduce((sum, member) => sum + (kinds[member] ?? 0), 0),
+  })).filter(({ value, count }) => count > 0 || value === kind);
+  useKeys({
+    k: () => choose(choices[choices.findIndex(({ value }) => value === kind) + 1]?.value ?? ""),
+  });
   return (
     <>
       <div class="bar">
@@ -65,6 +104,7 @@ function Search({ params }: { params: URLSearchParams }) {
             }}
           >
             <option value="name">name</option>
+            <option value="samples">samples</option>
             <option value="contexts">contexts</option>
             <option value="growth">growth</option>
             <option value="seen">last seen</option>
@@ -77,23 +117,37 @@ function Search({ params }: { params: URLSearchParams }) {
           </span>
         )}
       </div>
+      {(choices.length > 1 || kind) && (
+        <fieldset class="choices" aria-label="kinds">
+          <button type="button" aria-pressed={kind === ""} onClick={() => choose("")}>
+            all
+          </button>
+          {choices.map(({ title, value, count }) => (
+            <button key={value} type="button" aria-pressed={value === kind} onClick={() => choose(value)}>
+              {title} <span class="quiet">{exact(count)}</span>
+            </button>
+          ))}
+        </fieldset>
+      )}
       {error && <p class="alarm">{error}</p>}
-      {data && total === 0 && <EmptyList match={match} />}
+      {data && total === 0 && <EmptyList match={match} isOfKind={kind !== ""} />}
       <div class="row heads" aria-hidden="true">
         <span>metric</span>
         <span class="kind">kind</span>
         <span>last 30 buckets</span>
         <span class="number">newest</span>
-        <span class="number">contexts</span>
+        <span class="number samples">samples/s</span>
+        <span class="number contexts">contexts</span>
         <span class="seen">last seen</span>
       </div>
-      <Rows list={data} order={`${match} ${sort}`} page={page} onFirst={setFirst} />
+      <Rows list={data} order={`${match} ${kind} ${sort}`} page={page} onFirst={setFirst} />
     </>
   );
 }
 
-function EmptyList({ match }: { match: string }) {
-  const { data: status } = usePolled<Status>(match ? undefined : "status", {}, 1);
+function EmptyList({ match, isOfKind }: { match: string; isOfKind: boolean }) {
+  const { data: status } = usePolled<Status>(match || isOfKind ? undefined : "status", {}, 1);
+  if (isOfKind) return <p class="quiet">No metric of this kind{match ? ` matches ${match}` : ""}.</p>;
   if (match) return <p class="quiet">No metric matches {match}.</p>;
   const messages = status?.total.messages.accepted ?? 0;
   if (status && messages > 0) {
@@ -160,7 +214,8 @@ function Row({ metric, index, now }: { metric: Metric; index: number; now: numbe
       <span class="quiet kind">{kind}</span>
       <Sparkline values={metric.sparkline ?? []} />
       <span class="number">{number(last(metric.sparkline ?? []))}</span>
-      <span class="number">
+      <span class="number samples">{number(metric.samples_per_second)}</span>
+      <span class="number contexts">
         {exact(metric.contexts)} {metric.contexts === 1 ? "context" : "contexts"}
         {metric.new > 0 && metric.new < metric.contexts ? `, ${exact(metric.new)} new` : ""}
       </span>

@@ -2,7 +2,7 @@
 
 import type { Status } from "../api";
 import { Chart } from "../chart";
-import { column, type LiveBooks, usePolled } from "../data";
+import { column, firstSecond, type LiveBooks, usePolled } from "../data";
 import { bytes, duration, exact } from "../format";
 import { errorText, OutputTable } from "./overview";
 
@@ -10,26 +10,35 @@ export function Outputs({ live }: { live: LiveBooks }) {
   const { data: status, error } = usePolled<Status>("status", {}, 2);
   if (!status) return <p class="quiet">{error ?? "Waiting for the status."}</p>;
   const { books } = live;
+  const first = firstSecond(books);
+  const times = books.times.slice(first);
   return (
     <>
       <OutputTable status={status} />
       {status.outputs.map((output) => {
         const tags = { output: output.name, kind: output.type === "relay" ? "message" : "point" };
-        const of = (name: string) => column(books, name, tags);
+        const of = (name: string) => column(books, name, tags).slice(first);
         return (
           <section key={output.name}>
             <h2>
-              {output.name} <span class="quiet">{output.type}</span>
+              {output.name} {output.type !== output.name && <span class="quiet">{output.type}</span>}
             </h2>
-            <Chart
-              times={books.times}
-              height={180}
-              lines={[
-                { label: "delivered/s", values: of("weir_output_delivered_total") },
-                { label: "dropped/s", values: of("weir_output_dropped_total") },
-                { label: "pending", values: of("weir_output_pending") },
-              ]}
-            />
+            {/* Apart: what waits is often a thousand times what moves in a second. */}
+            <div class="columns">
+              <Chart
+                times={times}
+                height={180}
+                lines={[
+                  { label: "delivered/s", values: of("weir_output_delivered_total") },
+                  { label: "dropped/s", values: of("weir_output_dropped_total") },
+                ]}
+              />
+              <Chart
+                times={times}
+                height={180}
+                lines={[{ label: "pending", values: of("weir_output_pending"), colour: 3 }]}
+              />
+            </div>
             <ul>
               {output.lag_seconds > 0 && (
                 <li>the oldest payload has waited {duration(output.lag_seconds)}</li>

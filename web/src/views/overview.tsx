@@ -1,8 +1,8 @@
 // Whether anything is lost and why, and the figures of the agent.
 
-import type { Books, Loss, Status } from "../api";
+import type { Books, Loss, MemoryShare, Status } from "../api";
 import { Chart, Sparkline } from "../chart";
-import { column, type LiveBooks, last, usePolled } from "../data";
+import { column, firstSecond, type LiveBooks, last, useLosses, usePolled } from "../data";
 import { bytes, clock, duration, exact, number, utc } from "../format";
 import { divide } from "../losses";
 import { Words } from "../words";
@@ -26,9 +26,9 @@ export function Overview({ live }: { live: LiveBooks }) {
   const received = column(books, "weir_received_bytes_total");
   const cpu = column(books, "process_cpu_seconds_total");
   const resident = column(books, "process_resident_memory_bytes");
-  const { data: lost } = usePolled<Loss[]>("losses", {}, 2);
-  const first = books.times.findIndex((_, at) => books.series.some((series) => series.values[at] != null));
-  const seconds = first < 0 ? 0 : books.times.length - first;
+  const lost = useLosses(books);
+  const first = firstSecond(books);
+  const seconds = books.times.length - first;
   const listeners = status?.listeners ?? [];
   return (
     <>
@@ -43,7 +43,7 @@ export function Overview({ live }: { live: LiveBooks }) {
       </section>
       <section class="figures" aria-label="figures">
         <Figure title="Messages per second" value={number(last(messages))} values={messages} />
-        <Figure title="Bytes per second" value={`${number(last(received))}B`} values={received} />
+        <Figure title="Bytes per second" value={bytes(last(received) ?? 0)} values={received} />
         <Figure
           title="Contexts"
           value={status ? exact(status.contexts.live) : "–"}
@@ -64,14 +64,14 @@ export function Overview({ live }: { live: LiveBooks }) {
       <section>
         <h2>Messages by listener</h2>
         <Chart
-          times={books.times.slice(Math.max(0, first))}
+          times={books.times.slice(first)}
           lines={listeners.map((listener) => ({
             label: listener.address,
             values: column(books, "weir_messages_received_total", { listener: listener.address }).slice(
-              Math.max(0, first),
+              first,
             ),
           }))}
-          format={(value) => `${number(value)}/s`}
+          format={(value) => (value === null || value === undefined ? "–" : `${number(value)}/s`)}
         />
       </section>
       {status && <ClientTable clients={status.clients.seen} />}
@@ -136,33 +136,65 @@ function LossItem({ loss, count }: { loss: Loss; count: number }) {
   );
 }
 
+/** The history is full by design: its oldest minutes make room. */
+const isFullByDesign = (share: MemoryShare) => share.name === "history";
+
 function Memory({ status }: { status: Status }) {
-  const { budget, parts } = status.memory;
-  const shown = Object.entries(parts)
-    .filter(([, size]) => size > 0)
-    .sort((a, b) => b[1] - a[1]);
+  const { budget, used, shares } = status.memory;
+  const fullness = (share: MemoryShare) => Math.max(share.fullest, share.used / share.bytes);
+  const shown = shares.filter((share) => share.bytes > 0).sort((a, b) => fullness(b) - fullness(a));
   return (
     <section>
       <h2>
-        Memory: {bytes(status.memory.used)} of {bytes(budget)}
+        Memory: {bytes(used)} of {bytes(budget)}
       </h2>
       <div class="scroll">
         <table>
+          <thead>
+            <tr>
+              <th scope="col">share</th>
+              <th scope="col" class="number">
+                used
+              </th>
+              <th scope="col" class="number">
+                of
+              </th>
+              <th scope="col" class="number">
+                fullest part
+              </th>
+              <th scope="col" class="wide">
+                <span class="hidden">how full it is, as a bar</span>
+              </th>
+              <th scope="col" class="when">
+                when it is full
+              </th>
+            </tr>
+          </thead>
           <tbody>
-            {shown.map(([part, size]) => (
-              <tr key={part}>
-                <th scope="row">{part}</th>
-                <td class="number">{bytes(size)}</td>
-                <td class="wide">
-                  <meter
-                    value={size}
-                    max={budget}
-                    title={`${((100 * size) / budget).toFixed(1)} %`}
-                    aria-label={part}
-                  />
-                </td>
-              </tr>
-            ))}
+            {shown.map((share) => {
+              const full = fullness(share);
+              const isHigh = full >= 0.9 && !isFullByDesign(share);
+              return (
+                <tr key={share.name}>
+                  <th scope="row">{share.name.replaceAll("_", " ")}</th>
+                  <td class="number">{bytes(share.used)}</td>
+                  <td class="number">{bytes(share.bytes)}</td>
+                  <td class={isHigh ? "number bad" : "number"}>{`${Math.round(full * 100)} %`}</td>
+                  <td class="wide">
+                    <meter
+                      value={Math.min(full, 1)}
+                      low={isFullByDesign(share) ? 1 : 0.7}
+                      high={isFullByDesign(share) ? 1 : 0.9}
+                      optimum={0}
+                      aria-label={share.name}
+                    />
+                  </td>
+                  <td class="quiet when">
+                    <Words text={share.when_full} />
+                  </td>
+                </tr>
+              );
+            })}
           </tbody>
         </table>
       </div>
@@ -189,10 +221,12 @@ export function OutputTable({ status }: { status: Status }) {
               <th scope="col" class="number">
                 dropped
               </th>
-              <th scope="col" class="number">
+              <th scope="col" class="number when">
                 retries
               </th>
-              <th scope="col">last error</th>
+              <th scope="col" class="when">
+                last error
+              </th>
             </tr>
           </thead>
           <tbody>
@@ -208,8 +242,8 @@ export function OutputTable({ status }: { status: Status }) {
                   <td class="number">{exact(counts.delivered)}</td>
                   <td class="number">{exact(counts.pending)}</td>
                   <td class={dropped > 0 ? "number bad" : "number"}>{exact(dropped)}</td>
-                  <td class="number">{exact(output.retries ?? 0)}</td>
-                  <td>{errorText(output.last_error)}</td>
+                  <td class="number when">{exact(output.retries ?? 0)}</td>
+                  <td class="when">{errorText(output.last_error)}</td>
                 </tr>
               );
             })}

@@ -47,6 +47,8 @@ function useTail(url: string, paused: boolean): State {
     let waiting: Entry[] = [];
     const stream = new EventSource(url);
     const show = () => {
+      // The messages of an earlier filter may wait for this frame.
+      if (abort.signal.aborted) return;
       const more = waiting;
       waiting = [];
       setState((old) => ({ ...old, entries: prepend(old.entries, more, MESSAGES_MAX) }));

@@ -29,34 +29,34 @@ settings! {
         path: String = "''"
             .path(PathUse::WriteBeside)
             .effect("The file to append to. Its directory must exist and also gets the rotated files.")
-            .changed_by("Operators who want a file.")
+            .change("to write a file.")
             .required();
         rotate_bytes: u64 = "100MiB"
             .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("weir starts a new file before this one would become larger.")
             .zero("0: at any size.")
-            .changed_by("Operators who read the files with tools that want small or large ones.");
+            .change("if you read the files with tools that want small or large ones.");
         rotate_age: Duration = "0"
             .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("weir starts a new file when this one reaches this age and is not empty.")
             .zero("0: at any age.")
-            .changed_by("Operators who want a file per hour or day.");
+            .change("if you want a file per hour or day.");
         compression: Compression = "gzip"
             .effect("The compression of rotated files.")
-            .changed_by("Operators with much data: zstd is several times faster.");
+            .change("if you write much data: zstd is several times faster.");
         kept_files_max: usize = "10"
             .takes(SettingType::Integer { min: 0, max: 1_000_000 })
             .effect("The maximum number of rotated files; the oldest are deleted first.")
             .zero("0: any number.")
-            .changed_by("Operators who need a longer history.");
+            .change("if you need a longer history.");
         kept_bytes_max: u64 = "1GiB"
             .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("The maximum size of all rotated files; the oldest are deleted first.")
             .zero("0: any number.")
-            .changed_by("Operators who have less disk, or need a longer history.");
+            .change("if you have less disk, or need a longer history.");
         fsync: Fsync = "rotation"
             .effect("When written lines are synchronised to the disk: by the system, when a file is complete, or with every write.")
-            .changed_by("Operators whose lines must outlive a loss of power (`always`).");
+            .change("if your lines must outlive a loss of power (`always`).");
     }
 }
 

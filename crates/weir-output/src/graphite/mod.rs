@@ -34,51 +34,51 @@ settings! {
         address: String = "''"
             .takes(SettingType::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address })
             .effect("The address of carbon, or of another receiver of its plain-text protocol.")
-            .changed_by("Everyone who delivers to Graphite.")
+            .change("to deliver to Graphite.")
             .required();
         tags: Tags = "tagged"
             .effect("Tags as `name;key=value` (Graphite 1.1 and later), folded into the path as `name.key.value`, or left out.")
-            .changed_by("Operators of a Graphite without tags.");
+            .change("if you run a Graphite without tags.");
         prefix: String = "''"
             .takes(SettingType::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix })
             .effect("A prefix for every name, with a dot in between.")
             .zero("Empty: names as they are.")
-            .changed_by("Operators who share a Graphite with others.");
+            .change("if you share a Graphite with others.");
         kind_prefixes: BTreeMap<String, String> = "{}"
             .takes(SettingType::Map(&SettingType::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix }))
             .effect("A prefix for the names of one type of metric, after `prefix`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as in `{counter: counters, timing: timers}`.")
             .zero("Empty: no type has one.")
-            .changed_by("Operators whose dashboards have the names of another StatsD server, such as `stats.counters.`.");
+            .change("if your dashboards have the names of another StatsD server, such as `stats.counters.`.");
         characters: Characters = "replace"
             .effect("What stands for the characters of a metric's name that Graphite does not take: with `replace` each is `_`; with `statsd`, as in StatsD and gostatsd, white space is `_`, `/` is `-`, and all others, `:` too, are left out.")
-            .changed_by("Operators whose dashboards have the names of another StatsD server.");
+            .change("if your dashboards have the names of another StatsD server.");
         host: Host = "all"
             .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
-            .changed_by("Operators of a single agent. With several, series without their host overwrite each other.");
+            .change("if you run a single agent. With several, series without their host overwrite each other.");
         counters: Vec<CounterForm> = "[count]"
             .effect("The series of a counter: `count` is `name.count` (the count of a bucket), `rate` is `name.rate` (the count per second). `legacy_count` and `legacy_rate` are the same values under StatsD's old names, without the prefix of counters: with the prefix `stats` they are `stats_counts.name` and `stats.name`.")
             .zero("With an empty list counters have no series.")
-            .changed_by("Operators whose dashboards use rates, or StatsD's old names (`legacyNamespace`).");
+            .change("if your dashboards use rates, or StatsD's old names (`legacyNamespace`).");
         aggregates: Vec<Aggregate> = "[count, min, max, avg, sum]"
             .effect("The series of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
             .zero("With an empty list only percentiles.")
-            .changed_by("Operators who want fewer series.");
+            .change("if you want fewer series.");
         percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Percentiles of histograms, timings and distributions: 0.5 is written as `name.p50`, 0.999 as `name.p99_9`.")
             .zero("With an empty list none.")
-            .changed_by("Dashboards that need another one.");
+            .change("if your dashboards need another one.");
         timers: Vec<TimerSeries> = "[]"
             .effect("The series of histograms, timings and distributions under the names of StatsD and gostatsd, in place of `aggregates`: `[count, count_ps, lower, upper, mean, median, std, sum, sum_squares, count_pct, mean_pct, sum_pct, sum_squares_pct, upper_pct]` or some of them. Those with `pct` are once for each of `percentiles`, such as `name.upper_90` for 0.9.")
             .zero("An empty list: those of `aggregates` and `percentiles`.")
-            .changed_by("Operators whose dashboards have the names of another StatsD server.");
+            .change("if your dashboards have the names of another StatsD server.");
         confirm: bool = "true"
             .effect("Over TCP: a payload counts as delivered when the receiver has read it to its end and closed the connection.")
-            .changed_by("Operators of a receiver that does not close a connection whose sender has closed it.");
+            .change("if your receiver does not close a connection whose sender has closed it.");
         datagram_bytes_max: usize = "1432"
             .takes(SettingType::Integer { min: 128, max: 65_507 })
             .effect("Over UDP: the maximum bytes in one datagram.")
-            .changed_by("Operators of a network with larger packets.");
+            .change("if your network has larger packets.");
         delivery: QueueSettings = "{}";
     }
 }

@@ -21,25 +21,25 @@ settings! {
     pub struct LineSettings {
         host: Host = "all"
             .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
-            .changed_by("Operators of a single agent. With several, series without their host overwrite each other.");
+            .change("if you run a single agent. With several, series without their host overwrite each other.");
         metric_type: bool = "true"
             .effect("Adds the tag `metric_type`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as Telegraf's statsd input does. It distinguishes metrics with one name and several kinds.")
-            .changed_by("Operators whose names have one kind each.");
+            .change("if your names have one kind each.");
         integers: bool = "false"
             .effect("Writes counters, sets and the field `count` as integers (`5i`), as Telegraf does; fractions from a sample rate are rounded. A field keeps its type in InfluxDB, so use another database or measurement after a change.")
-            .changed_by("Operators who write to measurements that Telegraf has filled.");
+            .change("if you write to measurements that Telegraf has filled.");
         aggregates: Vec<Aggregate> = "[count, min, max, avg, sum]"
             .effect("Fields of histograms, timings and distributions, besides percentiles: `count`, `lower`, `upper`, `mean` and `sum`.")
             .zero("With an empty list only percentiles.")
-            .changed_by("Operators who want fewer fields.");
+            .change("if you want fewer fields.");
         percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Percentiles of histograms, timings and distributions: 0.5 is the field `50_percentile`, 0.999 is `99.9_percentile`.")
             .zero("With an empty list none.")
-            .changed_by("Dashboards that need another one.");
+            .change("if your dashboards need another one.");
         precision: Precision = "ns"
             .effect("The unit of times. Over HTTP each request names it. Over UDP set the same unit at the receiver; all receivers use nanoseconds by default.")
-            .changed_by("Operators of a receiver that is set to another unit.");
+            .change("if your receiver is set to another unit.");
     }
 }
 

@@ -32,46 +32,46 @@ settings! {
         url: String = "''"
             .takes(SettingType::Checked { allowed: "http://host:port, https://host:port (a path may follow, no query) or udp://host:port, or nothing", check: is_url })
             .effect("The receiver's base URL, such as `http://127.0.0.1:8086`, to which `/write` or `/api/v2/write` is appended; or `udp://host:port`.")
-            .changed_by("Everyone who delivers to InfluxDB or another receiver of its line protocol; setting it in the environment switches the output on.")
+            .change("to deliver to InfluxDB or another receiver of its line protocol; setting it in the environment switches the output on.")
             .required();
         database: String = "''"
             .effect("The database of InfluxDB 1 and 3, in the query of `/write?db=`.")
             .zero("Empty: requests name none, as VictoriaMetrics, QuestDB and Telegraf expect.")
-            .changed_by("Operators of InfluxDB 1 or 3.");
+            .change("if you run InfluxDB 1 or 3.");
         retention_policy: String = "''"
             .effect("The retention policy of `database`.")
             .zero("Empty: the database's own.")
-            .changed_by("Operators of InfluxDB 1 with several.");
+            .change("if your InfluxDB 1 has several.");
         bucket: String = "''"
             .effect("The bucket of InfluxDB 2. With it requests go to `/api/v2/write?org=&bucket=`.")
             .zero("Empty: requests go to `/write`, the API of version 1.")
-            .changed_by("Operators of InfluxDB 2 and of its cloud.");
+            .change("if you run InfluxDB 2 and of its cloud.");
         organization: String = "''"
             .effect("The organization that owns `bucket`, by its name or id.")
             .zero("Empty: requests name none.")
-            .changed_by("Operators of InfluxDB 2 and of its cloud.");
+            .change("if you run InfluxDB 2 and of its cloud.");
         token: Secret = "''"
             .effect("The token of every request's header `Authorization: Token TOKEN`; `user:password` for InfluxDB 1.8. It is never shown.")
             .zero("Empty: there is no such header.")
-            .changed_by("Operators of a receiver that requires a token.");
+            .change("if your receiver requires a token.");
         token_file: String = "''"
             .effect("A file with the token. It is read again when it changes.")
             .zero("Empty: the token is not in a file.")
-            .changed_by("Operators who keep tokens in files.")
+            .change("if you keep tokens in files.")
             .file_of("token");
         authorization: Authorization = "{}".flat();
         form: LineSettings = "{}".flat();
         compression: InfluxCompression = "gzip"
             .effect("The compression of requests. Datagrams are never compressed.")
-            .changed_by("Operators with a receiver on the same machine, or one that does not accept gzip.");
+            .change("if your receiver is on the same machine, or does not accept gzip.");
         points_per_payload_max: u32 = "5000"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("A request ends after this many lines, and before 4 MiB.")
-            .changed_by("Operators of a receiver with a smaller limit.");
+            .change("if your receiver has a smaller limit.");
         datagram_bytes_max: usize = "1432"
             .takes(SettingType::Integer { min: 128, max: 65_507 })
             .effect("Over UDP: the maximum bytes in one datagram.")
-            .changed_by("Operators of a network with larger packets.");
+            .change("if your network has larger packets.");
         delivery: DeliverySettings = "{}";
     }
 }

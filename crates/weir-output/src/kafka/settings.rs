@@ -15,14 +15,14 @@ settings! {
         log: LogConnection = "{}".flat();
         format: Format = "merge"
             .effect("The content of records: state for `weir merge` (`merge`), or points, which `weir merge` does not read: the lines of standard output (`json`), or those of the output `influx` with its defaults (`influx`).")
-            .changed_by("Operators who want points in a topic for other programs.");
+            .change("if you want points in a topic for other programs.");
         keep_host: bool = "false"
             .effect("Series keep their host. Otherwise series of all agents with equal name and tags become one.")
-            .changed_by("Operators who want a fleet's series by host.");
+            .change("if you want a fleet's series by host.");
         rules: Vec<Rule> = "[]"
             .effect("Rules for this output only, with the syntax of the agent's `rules` and applied after them: series that they make equal become one series of the fleet. `aggregates`, `percentiles` and `dry_run` are not available here.")
             .zero("An empty list: tags stay as they are.")
-            .changed_by("Operators who remove tags before series of many machines are merged, such as the name of a pod.");
+            .change("if you remove tags before series of many machines are merged, such as the name of a pod.");
         delivery: QueueSettings = "{}";
     }
 }

@@ -14,44 +14,44 @@ settings! {
         url: String = "''"
             .takes(URL)
             .effect("The collector's base URL, such as `http://127.0.0.1:4318` for HTTP or `http://127.0.0.1:4317` for gRPC. `/v1/metrics` and the name of the gRPC method are appended.")
-            .changed_by("Everyone who exports OTLP; setting it in the environment switches the output on.")
+            .change("to export OTLP; setting it in the environment switches the output on.")
             .required();
         protocol: Protocol = "http"
             .effect("Protobuf over HTTP, or gRPC.")
-            .changed_by("Operators of a collector that accepts only gRPC.");
+            .change("if your collector accepts only gRPC.");
         compression: OtlpCompression = "gzip"
             .effect("How requests are compressed.")
-            .changed_by("Operators with a collector on the same machine.");
+            .change("if your collector is on the same machine.");
         authorization: Authorization = "{}".flat();
         resource_attributes: BTreeMap<String, String> = "{}"
             .effect("Attributes of every resource, such as `service.name: checkout`. `host.name` comes from the metrics unless it is set here.")
-            .changed_by("Nearly everyone: backends sort by `service.name`.");
+            .change("to name your service: backends sort by `service.name`.");
         temporality: Temporality = "delta"
             .effect("Sums and histograms cover their bucket (`delta`) or everything since their start (`cumulative`).")
-            .changed_by("Operators whose backend wants cumulative values, as Prometheus does.");
+            .change("if your backend wants cumulative values, as Prometheus does.");
         monotonic_counters: bool = "true"
             .effect("Counters are monotonic sums, and a bucket with a sum below zero is refused and counted as `negative_counter`. `false`: all counters are sums that may fall, and nothing is refused.")
-            .changed_by("Operators who count down too, and whose backend accepts such sums.");
+            .change("if you count down too, and your backend accepts such sums.");
         expiry: Duration = "300s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("With `cumulative`: a series without a sample for this long ends. At least two buckets. `delta` has no state.")
-            .changed_by("Operators with many short-lived series.");
+            .change("if you have many short-lived series.");
         histograms: OtlpHistograms = "exponential"
             .effect("The form of exported `h` and `ms` metrics.")
-            .changed_by("Operators whose backend has no exponential histograms.");
+            .change("if your backend has no exponential histograms.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its sum and count only.")
-            .changed_by("Dashboards that need another quantile.");
+            .change("if your dashboards need another quantile.");
         buckets_max: usize = "160"
             .takes(SettingType::Integer { min: 2, max: 1024 })
             .effect("The maximum number of buckets of each sign of an exponential histogram, including empty ones in between. With more, the scale is lowered.")
-            .changed_by("Operators whose values span many orders of magnitude.");
+            .change("if your values span many orders of magnitude.");
         points_per_payload_max: u32 = "8192"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("A request ends after this many data points, and before 3.5 MiB, because gRPC servers accept 4 MiB by default.")
-            .changed_by("Operators of a collector with a lower limit.");
+            .change("if your collector has a lower limit.");
         /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";
     }

@@ -14,49 +14,49 @@ settings! {
             .takes(SettingType::List(&ADDRESS))
             .path(PathUse::Connect)
             .effect("The targets of lines. With several, a series (name and tags) always goes to the same one, chosen by a hash that every agent shares.")
-            .changed_by("Everyone who relays.")
+            .change("to relay.")
             .required()
             // With the port from the variable beside it.
             .also(&["DD_STATSD_FORWARD_HOST"]);
         prefixes: Vec<String> = "[]"
             .effect("Relays only metrics and checks whose name, as received, begins with one of these.")
             .zero("Empty: everything, events included.")
-            .changed_by("Operators who send a part of their metrics elsewhere.");
+            .change("to send a part of your metrics elsewhere.");
         only: bool = "false"
             .effect("Only relays: nothing is aggregated, and other outputs get no data.")
-            .changed_by("Operators of an agent that only distributes.");
+            .change("if your agent only distributes.");
         linger: Duration = "100ms"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(10) })
             .effect("The longest time that a line waits for others to share its packet.")
-            .changed_by("Operators who need less delay.");
+            .change("if you need less delay.");
         udp_bytes_max: usize = "1432"
             .takes(SettingType::Integer { min: 64, max: 65_507 })
             .effect("The maximum bytes in a datagram over UDP; a longer line is dropped and counted.")
-            .changed_by("Operators of a network with larger packets, or of targets on this machine.");
+            .change("if your network has larger packets, or your targets are on this machine.");
         uds_bytes_max: usize = "8192"
             .takes(SettingType::Integer { min: 64, max: 65_536 })
             .effect("The maximum bytes in a datagram to a Unix socket, and in a frame of a stream.")
-            .changed_by("Operators of targets with a lower limit.");
+            .change("if your targets have a lower limit.");
         tcp_framing: StreamFraming = "length"
             .effect("The framing of packets on TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams expect (`length`), or as lines (`newline`).")
-            .changed_by("Operators of other StatsD servers (`newline`).");
+            .change("if your targets are other StatsD servers (`newline`).");
         timeout: Duration = "5s"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("A target that accepts no data for this long has failed.")
-            .changed_by("Operators of targets that sometimes stop answering for longer, or who want another target to take over sooner.");
+            .change("if your targets sometimes stop answering for longer, or another target should take over sooner.");
         eject_after: u32 = "3"
             .takes(SettingType::Integer { min: 0, max: 1000 })
             .effect("After this many failures of a target in a row, the other targets get its lines, including waiting ones.")
             .zero("0: never; they wait for it.")
-            .changed_by("Operators who would rather lose lines than see a series at another target.");
+            .change("if you would rather lose lines than see a series at another target.");
         check_interval: Duration = "5s"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("The interval between checks of a failed target.")
-            .changed_by("Operators of targets that restart often: lines wait until a check succeeds.");
+            .change("if your targets restart often: lines wait until a check succeeds.");
         readmit_after: u32 = "2"
             .takes(SettingType::Integer { min: 1, max: 1000 })
             .effect("After this many successful checks in a row, an ejected target gets its lines again.")
-            .changed_by("Operators of targets that come and go.");
+            .change("if your targets come and go.");
     }
 }
 

@@ -18,51 +18,51 @@ settings! {
         url: String = "''"
             .takes(URL)
             .effect("The receiver's URL, path included, such as `https://prometheus.example:9090/api/v1/write`.")
-            .changed_by("Everyone who writes to Prometheus or to a system that accepts its remote write; setting it in the environment switches the output on.")
+            .change("to write to Prometheus or to a system that accepts its remote write; setting it in the environment switches the output on.")
             .required();
         version: RemoteWriteVersion = "1.0"
             .effect("The version of the remote write protocol. 2.0 is smaller and contains start times; the receiver must support it, like Prometheus from 3.0 on.")
-            .changed_by("Operators of a receiver that supports 2.0.");
+            .change("if your receiver supports 2.0.");
         authorization: Authorization = "{}".flat();
         labels: BTreeMap<String, String> = "{}"
             .effect("Labels that every series gets, such as `job: weir`. A tag of the same name overrides it.")
-            .changed_by("Operators with several clusters or teams in one receiver.");
+            .change("if several clusters or teams share one receiver.");
         instance_label: bool = "true"
             .effect("Adds the label `instance` with the agent's host name, unless `labels` has one. Without it two agents cannot write to one receiver: they would write the same series.")
-            .changed_by("Operators whose `labels` name the agent already.");
+            .change("if your `labels` name the agent already.");
         expiry: Duration = "300s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series without a sample for this long ends with a staleness marker; if it returns, a counter restarts from zero. At least two buckets.")
-            .changed_by("Operators with many short-lived series.");
+            .change("if you have many short-lived series.");
         repeat_idle: bool = "true"
             .effect("Writes every series in every bucket until it expires, like a scrape; otherwise only in buckets in which it got a sample.")
-            .changed_by("Operators with many rarely used series.");
+            .change("if you have many rarely used series.");
         zero_samples: bool = "true"
             .effect("Writes a 0 at the start of a counter, sum, count or native histogram, so that `increase()` counts its first value and sees every restart.")
-            .changed_by("Operators whose receiver derives zeros from start times.");
+            .change("if your receiver derives zeros from start times.");
         histograms: HistogramStyle = "summary"
             .takes(STYLES)
             .effect("The form of written `h` and `ms` metrics.")
-            .changed_by("Users of native histograms.");
+            .change("if you use native histograms.");
         distributions: HistogramStyle = "native"
             .takes(STYLES)
             .effect("The form of written `d` metrics: native histograms, or quantiles with `_sum` and `_count`.")
-            .changed_by("Operators of a receiver without native histograms, such as VictoriaMetrics or a Prometheus that has them off.");
+            .change("if your receiver has no native histograms, such as VictoriaMetrics or a Prometheus that has them off.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its `_sum` and `_count` only.")
-            .changed_by("Dashboards that need another quantile.");
+            .change("if your dashboards need another quantile.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
-            .changed_by("Operators who migrate from statsd_exporter.");
+            .change("if you migrate from statsd_exporter.");
         host_label: bool = "true"
             .effect("Adds the label `host` if a message names its host, as in `host:web1`.")
-            .changed_by("Operators who do not want it.");
+            .change("if you do not want it.");
         samples_per_payload_max: u32 = "10000"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("A request ends after this many samples.")
-            .changed_by("Operators of a receiver with a lower limit.");
+            .change("if your receiver has a lower limit.");
         /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";
     }

@@ -9,19 +9,19 @@ settings! {
     pub struct Authorization {
         headers: BTreeMap<String, Secret> = "{}"
             .effect("Headers of every request (metadata in gRPC), such as `Authorization` or `X-Scope-OrgID`. Values are never shown.")
-            .changed_by("Operators of a receiver that requires a key or a tenant.");
+            .change("if your receiver requires a key or a tenant.");
         headers_file: BTreeMap<String, String> = "{}"
             .effect("As `headers`, each value in a file. The files are read again when they change.")
-            .changed_by("Operators who keep keys in files.")
+            .change("if you keep keys in files.")
             .file_of("headers");
         bearer_token: Secret = "''"
             .effect("The token of every request's header `Authorization: Bearer TOKEN`. It is never shown.")
             .zero("Empty: there is no such header.")
-            .changed_by("Operators of a receiver that requires a token.");
+            .change("if your receiver requires a token.");
         bearer_token_file: String = "''"
             .effect("A file with the token. It is read again when it changes.")
             .zero("Empty: the token is not in a file.")
-            .changed_by("Operators whose tokens are replaced while weir runs, as Kubernetes does with those of service accounts.")
+            .change("if your tokens are replaced while weir runs, as Kubernetes does with those of service accounts.")
             .file_of("bearer_token");
     }
 }

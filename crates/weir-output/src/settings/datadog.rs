@@ -11,75 +11,75 @@ settings! {
     pub struct DatadogSettings {
         api_key: Secret = "''"
             .effect("The key that is sent with every payload.")
-            .changed_by("Everyone who delivers to Datadog; setting it in the environment switches the output on.")
+            .change("to deliver to Datadog; setting it in the environment switches the output on.")
             .required()
             .also(&["DD_API_KEY"]);
         api_key_file: String = "''"
             .effect("A file with the key. It is read again when it changes.")
             .zero("Empty: the key is not in a file.")
-            .changed_by("Operators whose keys are secrets of Docker or Kubernetes, or are replaced while weir runs.")
+            .change("if your keys are secrets of Docker or Kubernetes, or are replaced while weir runs.")
             .file_of("api_key")
             .also(&["DD_API_KEY_FILE"]);
         site: String = "datadoghq.com"
             .takes(SettingType::Checked { allowed: "a host name such as datadoghq.com", check: is_host_name })
             .effect("The site whose intake is used: `https://app.<site>`.")
-            .changed_by("Customers of another site.")
+            .change("if your account is on another site.")
             .also(&["DD_SITE"]);
         /// Empty: `https://app.<site>`; [`DatadogSettings::base_url`] gives the answer.
         url: String = "''"
             .takes(URL)
             .effect("The intake's base URL, instead of the one made from `site`.")
             .zero("Empty: made from `site`.")
-            .changed_by("Operators of a relay or a test intake.")
+            .change("if you deliver to a relay or a test intake.")
             .also(&["DD_URL", "DD_DD_URL"]);
         /// Base URL to further keys. Everything goes to every pair.
         additional_endpoints: BTreeMap<String, Vec<Secret>> = "{}"
             .effect("More base URLs, each with a list of keys; every payload goes to every pair of URL and key.")
-            .changed_by("Operators who deliver to several organisations.")
+            .change("if you deliver to several organisations.")
             .also(&["DD_ADDITIONAL_ENDPOINTS"]);
         additional_endpoints_file: BTreeMap<String, Vec<String>> = "{}"
             .effect("As `additional_endpoints`, each key in a file. The files are read again when they change.")
-            .changed_by("Operators who deliver to several organisations and keep keys in files.")
+            .change("if you deliver to several organisations and keep keys in files.")
             .file_of("additional_endpoints");
         compression: Compression = "zstd"
             .effect("How payloads are compressed.")
-            .changed_by("Operators of an older intake.")
+            .change("if your intake is older.")
             .also(&["DD_SERIALIZER_COMPRESSOR_KIND"]);
         compression_level: i32 = "0"
             .takes(SettingType::Integer { min: 0, max: 22 })
             .effect("The compressor's level: 1 to 22 for zstd, 1 to 9 for zlib and gzip.")
             .zero("0: 1 for zstd, 6 for the others.")
-            .changed_by("Operators who pay for bandwidth rather than CPU.")
+            .change("if you pay for bandwidth rather than CPU.")
             .also(&["DD_SERIALIZER_ZSTD_COMPRESSOR_LEVEL"]);
         series_format: SeriesFormat = "auto"
             .effect("Series as columns (`v3`), as protobuf (`v2`), as JSON to the same endpoint (`v2_json`), or as the older JSON (`v1`). `auto`: columns to Datadog's own sites, if `compression` is zstd or gzip, and `v2` everywhere else; a site that does not take columns gets `v2`.")
-            .changed_by("Operators of an older intake, or of one that is not Datadog's and takes columns.")
+            .change("if your intake is older, or is not Datadog's and takes columns.")
             .also(&["DD_USE_V3_API_SERIES_ENABLED", "DD_USE_V2_API_SERIES"]);
         series_format_of: BTreeMap<String, EndpointFormat> = "{}"
             .effect("Another format for some base URLs: `auto`, `v2` or `v3`.")
-            .changed_by("Operators who deliver to several intakes, not all of which take columns.")
+            .change("if you deliver to several intakes, not all of which take columns.")
             .also(&["DD_USE_V3_API_SERIES_ENDPOINTS"]);
         sketches_format: SketchesFormat = "v2"
             .effect("Sketches as protobuf (`v2`) or as columns (`v3`).")
-            .changed_by("Customers whose intake takes sketches as columns.");
+            .change("if your intake takes sketches as columns.");
         points_per_payload_max: usize = "10000"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("The maximum number of points in one series payload.")
-            .changed_by("Operators of an intake with a lower limit.")
+            .change("if your intake has a lower limit.")
             .also(&["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"]);
         arbitrary_tag_values: bool = "false"
             .effect("Asks the intake to accept tag values unchanged.")
-            .changed_by("Operators who follow Datadog's advice.")
+            .change("if you follow Datadog's advice.")
             .also(&["DD_ALLOW_ARBITRARY_TAGS"]);
         device_resource: bool = "true"
             .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
-            .changed_by("Operators who want to keep the tag.");
+            .change("to keep the tag.");
         heartbeat: bool = "true"
             .effect("Reports every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
-            .changed_by("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.");
+            .change("if you run a Datadog Agent on the same host, or your intake is not Datadog's.");
         host_metadata: bool = "true"
             .effect("Sends facts about the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
-            .changed_by("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.")
+            .change("if you run a Datadog Agent on the same host, or your intake is not Datadog's.")
             .also(&["DD_ENABLE_METADATA_COLLECTION"]);
         delivery: DeliverySettings = "{}"
             .names_below();

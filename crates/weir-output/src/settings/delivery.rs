@@ -39,30 +39,30 @@ settings! {
         timeout: Duration = "20s"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("An attempt without an answer within this time failed and is retried.")
-            .changed_by("Operators behind slow proxies.")
+            .change("if you are behind a slow proxy.")
             .also(&["DD_FORWARDER_TIMEOUT"]);
         backoff_max: Duration = "64s"
             .takes(SettingType::Duration { min: Duration::from_millis(32), max: DURATION_MAX })
             .effect("The longest wait between two attempts. After failures in a row the first wait is at most a sixteenth of this, and each further one twice as long.")
-            .changed_by("Operators who want data sooner after an outage, or who want fewer attempts during one.")
+            .change("if you want data sooner after an outage, or fewer attempts during one.")
             .also(&["DD_FORWARDER_BACKOFF_MAX"]);
         disk_path: String = "''"
             .path(PathUse::WriteBeneath)
             .effect("A directory for this output alone, where undelivered payloads wait through outages and restarts.")
             .zero("Empty: payloads wait in memory only.")
-            .changed_by("Operators who must not lose data during an outage.")
+            .change("if you must not lose data during an outage.")
             .also(&["DD_FORWARDER_STORAGE_PATH"]);
         disk_bytes_max: u64 = "1GiB"
             .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("The maximum size of the disk queue; beyond it the oldest payloads are dropped and counted.")
             .zero("0: no disk queue, even with a path.")
-            .changed_by("Operators with little disk, or long outages.")
+            .change("if you have little disk, or long outages.")
             .also(&["DD_FORWARDER_STORAGE_MAX_SIZE_IN_BYTES"]);
         disk_age_max: Duration = "10d"
             .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("Payloads older than this are dropped from disk and counted.")
             .zero("0: no limit.")
-            .changed_by("Operators whose backend refuses old data.")
+            .change("if your backend refuses old data.")
             .also(&["DD_FORWARDER_OUTDATED_FILE_IN_DAYS"]);
     }
     removed REMOVED
@@ -75,22 +75,22 @@ settings! {
         concurrency: usize = "10"
             .takes(SettingType::Integer { min: 1, max: 1000 })
             .effect("Concurrent requests per endpoint.")
-            .changed_by("Operators of very large agents far from the backend.")
+            .change("if a very large agent is far from its backend.")
             .also(&["DD_FORWARDER_MAX_CONCURRENT_REQUESTS"]);
         ca_file: String = "''"
             .path(PathUse::Read)
             .effect("A PEM file with the certificate authorities to trust, instead of the system's.")
             .zero("Empty: the system's.")
-            .changed_by("Operators with a private certificate authority.");
+            .change("if you have a private certificate authority.");
         proxy: String = "''"
             .effect("The proxy to use, such as `http://proxy:3128`; `none` ignores the environment.")
             .zero("Empty: the variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` decide.")
-            .changed_by("Operators whose proxy differs from the environment's.")
+            .change("if your proxy differs from the environment's.")
             .also(&["DD_PROXY_HTTPS", "DD_PROXY_HTTP"]);
         no_proxy: Vec<String> = "[]"
             .effect("Receivers to reach without `proxy`: names (with their subdomains), addresses, networks such as `10.0.0.0/8`.")
             .zero("Empty: none. For a proxy from the environment, `NO_PROXY` is the list.")
-            .changed_by("Operators with some receivers that need no proxy.")
+            .change("if some receivers need no proxy.")
             .also(&["DD_PROXY_NO_PROXY"]);
     }
     removed REMOVED

@@ -20,42 +20,42 @@ settings! {
         expiry: Duration = "300s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series without a sample for this long leaves the exposition; if it returns, a counter restarts from zero.")
-            .changed_by("Operators who scrape less often than every five minutes.");
+            .change("if you scrape less often than every five minutes.");
         histograms: HistogramStyle = "summary"
             .effect("The form of exposed `h` and `ms` metrics.")
-            .changed_by("Users of native histograms.");
+            .change("if you use native histograms.");
         distributions: HistogramStyle = "native"
             .effect("The form of exposed `d` metrics. A scraper that does not ask for the protobuf format gets a summary.")
-            .changed_by("Users whose Prometheus has native histograms on but whose dashboards want quantiles.");
+            .change("if your Prometheus has native histograms on but your dashboards want quantiles.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its `_sum` and `_count` only.")
-            .changed_by("Dashboards that need another quantile.");
+            .change("if your dashboards need another quantile.");
         buckets: Vec<f64> = "[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]"
             .takes(SettingType::List(&BOUND))
             .effect("Upper bounds of the buckets of the style `classic`; a bucket without a bound follows.")
             .zero("An empty list: only the bucket without a bound.")
-            .changed_by("Operators whose values are not seconds, or lie close together.");
+            .change("if your values are not seconds, or lie close together.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
-            .changed_by("Operators who migrate from statsd_exporter.");
+            .change("if you migrate from statsd_exporter.");
         host_label: bool = "true"
             .effect("Adds the label `host` if a message names its host, as in `host:web1`.")
-            .changed_by("Operators whose scrape configuration already names the instance.");
+            .change("if your scrape configuration already names the instance.");
         total_suffix: bool = "true"
             .effect("Names of counters end in `_total`, as OpenMetrics requires. Off, names stay as they are, and counters without `_total` have an unknown type in OpenMetrics.")
-            .changed_by("Operators who migrate from statsd_exporter.");
+            .change("if you migrate from statsd_exporter.");
         openmetrics_created: bool = "false"
             .effect("Shows the start time of each sum as a series `_created` of OpenMetrics. The protobuf format always has it, but not as a series.")
-            .changed_by("Operators whose OpenMetrics scraper uses it; Prometheus stores it as one more series.");
+            .change("if your OpenMetrics scraper uses it; Prometheus stores it as one more series.");
         merge_names: bool = "false"
             .effect("Metrics whose names are equal here and that have one type of Prometheus are one metric, and series with the same labels add up, as in statsd_exporter. Off, all but one get a suffix.")
-            .changed_by("Operators who migrate from statsd_exporter.");
+            .change("if you migrate from statsd_exporter.");
         metrics: Vec<MetricForm> = "[]"
             .effect("The exposition of metrics with certain names, kinds or tags; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
             .zero("An empty list: the other settings apply to all.")
-            .changed_by("Operators whose metrics need their own buckets, quantiles, units, help texts or expiry.");
+            .change("if your metrics need their own buckets, quantiles, units, help texts or expiry.");
     }
 }
 

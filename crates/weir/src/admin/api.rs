@@ -1,5 +1,6 @@
 //! `/api/v1`: the last minutes, for the page, the terminal and scripts. Read-only JSON; `docs/api.md` is its reference.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use hyper::StatusCode;
@@ -43,6 +44,18 @@ pub enum Request {
     Preview(String),
 }
 
+impl Request {
+    /// The place for samples per second by name, if the answer has them.
+    pub fn samples_wanted(&mut self) -> Option<&mut HashMap<String, f64>> {
+        match self {
+            Request::Metrics(request) if request.details || request.sort == MetricSort::Samples => {
+                Some(&mut request.samples)
+            }
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct BooksRequest {
     pattern: String,
@@ -59,6 +72,8 @@ struct Metrics {
     held_to: i64,
     /// Matching metrics, including those before `offset` and beyond `limit`.
     total: usize,
+    /// Numbers of matching metrics of each kind, also of kinds that `kind` leaves out.
+    kinds: BTreeMap<SeriesKind, usize>,
     offset: usize,
     metrics: Vec<Metric>,
 }
@@ -127,15 +142,22 @@ fn metrics_request(query: query::Query<'_>) -> Result<MetricsRequest, HttpError>
         Some("contexts") => MetricSort::Contexts,
         Some("growth") => MetricSort::Growth,
         Some("seen") => MetricSort::Seen,
+        Some("samples") => MetricSort::Samples,
         Some(other) => {
             return Err(bad(format!(
-                "sort: {other:?} is none of name, contexts, growth, seen"
+                "sort: {other:?} is none of name, contexts, growth, seen, samples"
             )));
         }
     };
+    let kinds = query.list("kind");
     Ok(MetricsRequest {
         pattern: query.text("match")?.unwrap_or_default(),
         names: query.all("name"),
+        kinds: kinds
+            .iter()
+            .map(|kind| kind_named(kind))
+            .collect::<Result<_, _>>()?,
+        samples: HashMap::new(),
         sort,
         offset: query.number("offset", 0, 0, u32::MAX.into())? as usize,
         limit: query.number("limit", METRICS_DEFAULT, 1, METRICS_MAX)? as usize,
@@ -178,9 +200,11 @@ fn points_request(query: query::Query<'_>, recent: &Recent) -> Result<Query, Htt
 }
 
 fn kind_of(query: query::Query<'_>) -> Result<Option<SeriesKind>, HttpError> {
-    let Some(text) = query.text("kind")? else {
-        return Ok(None);
-    };
+    let text = query.text("kind")?;
+    text.map(|text| kind_named(&text)).transpose()
+}
+
+fn kind_named(text: &str) -> Result<SeriesKind, HttpError> {
     let kinds = [
         SeriesKind::Counter,
         SeriesKind::Rate,
@@ -191,13 +215,13 @@ fn kind_of(query: query::Query<'_>) -> Result<Option<SeriesKind>, HttpError> {
     ];
     let kind = kinds
         .into_iter()
-        .find(|kind| format!("{kind:?}").eq_ignore_ascii_case(&text));
+        .find(|kind| format!("{kind:?}").eq_ignore_ascii_case(text));
     let wrong = || {
         bad(format!(
             "kind: {text:?} is none of counter, rate, gauge, set, distribution, histogram"
         ))
     };
-    kind.map(Some).ok_or_else(wrong)
+    kind.ok_or_else(wrong)
 }
 
 fn step_of(query: query::Query<'_>) -> Result<Option<u32>, HttpError> {
@@ -237,13 +261,14 @@ pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, HttpError> 
         Request::Metrics(request) => {
             let history = recent.points();
             let figures = history.figures();
-            let (metrics, total) = history.metrics(request);
+            let found = history.metrics(request);
             json(&Metrics {
                 held_from: figures.from,
                 held_to: figures.to,
-                total,
+                total: found.total,
+                kinds: found.kinds,
                 offset: request.offset,
-                metrics,
+                metrics: found.metrics,
             })
         }
         Request::Query(query) => json(&points(query, recent)?),

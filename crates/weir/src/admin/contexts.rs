@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::counters::PipelineCounter;
+use super::status::Status;
+
 /// As of the last flush. Lists are sorted by the quantity in their name, descending, and have at most the requested number of rows.
 ///
 /// A context counts once for each worker that sees its messages.
@@ -75,4 +78,12 @@ pub struct LimitedRow {
     pub tag_values: u64,
     /// As in `OriginRow`.
     pub origin: String,
+}
+
+/// The reason why there is no report yet: contexts are counted at each flush.
+pub fn before_first_flush(status: &Status) -> String {
+    let width = status.of(PipelineCounter::BucketSeconds).max(1);
+    let left = width - status.as_of % width;
+    let messages = status.total("messages").good;
+    format!("there was no flush yet: {messages} messages arrived, and the first bucket ends in {left} s")
 }

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+mod access;
 mod api;
 pub mod caller;
 pub mod clients;
@@ -31,6 +32,7 @@ pub mod status;
 mod tables;
 mod taps;
 
+pub use access::Callers;
 pub use connections::{Connection, ConnectionLimits, Connections, TimeoutStream};
 #[doc(hidden)]
 pub use server::answer_on;

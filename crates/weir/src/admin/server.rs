@@ -19,9 +19,11 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
+use super::access::{self, Callers};
 use super::api;
-use super::caller::{self, Hosts};
+use super::caller;
 use super::connections::{Connection, ConnectionLimits, Connections, Slot, TimeoutStream, TooManyRequests};
+use super::contexts;
 use super::explain::{ExplainError, ExplainRequest};
 use super::losses::losses;
 use super::page;
@@ -41,17 +43,17 @@ const TOP_MAX: usize = weir_context::SUMMARY_ROWS;
 const PROFILE_SECONDS_DEFAULT: u64 = 30;
 
 /// A stream of events while a reader is connected.
-const LIVE: &str = "/api/v1/live";
+pub(super) const LIVE: &str = "/api/v1/live";
 
 /// Requests that change something.
-const RELOAD: &str = "/api/v1/reload";
+pub(super) const RELOAD: &str = "/api/v1/reload";
 
 const INDEX: &str = "weir\n\n\
 /metrics                          application metrics and weir's own, for Prometheus\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           metrics, tag keys and origins with most contexts and samples\n\
 /api/v1/explain?line=a:1%7Cc      the fate of one message, with reasons; pid=N names its sender, listener= where it arrives\n\
-/api/v1/metrics?match=&limit=     metrics of the last minutes by name, with their tag keys and a sparkline\n\
+/api/v1/metrics?match=&kind=      metrics of the last minutes by name, with their tag keys and a sparkline\n\
 /api/v1/query?metric=&by=&fn=     points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
 /api/v1/tags?metric=              keys and values of a metric's tags\n\
 /api/v1/books?match=&from=-5m     the agent's own books per second\n\
@@ -141,10 +143,10 @@ impl AdminServer {
     }
 
     /// Answers until the future is dropped.
-    pub async fn serve(self, source: Arc<dyn AdminSource>, hosts: Hosts, limits: ConnectionLimits) {
+    pub async fn serve(self, source: Arc<dyn AdminSource>, callers: Callers, limits: ConnectionLimits) {
         let connections = Connections::new(limits);
         let _ = self.gate.connections.set(connections.clone());
-        let hosts = Arc::new(hosts);
+        let callers = Arc::new(callers);
         loop {
             self.gate.opened().await;
             let accepted = tokio::select! {
@@ -161,7 +163,15 @@ impl AdminServer {
                 }
             };
             let connection = connections.admit(peer.ip());
-            let talk = talk(stream, connection, limits, source.clone(), hosts.clone());
+            let is_local = access::is_local(peer, stream.local_addr().ok());
+            let talk = talk(
+                stream,
+                connection,
+                limits,
+                source.clone(),
+                callers.clone(),
+                is_local,
+            );
             tokio::spawn(async move {
                 if let Some(stream) = talk.await {
                     // Before HTTP/1.1 an answer ends where the connection does, so a cut needs a reset.
@@ -180,11 +190,17 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
     connection: Arc<Connection>,
     limits: ConnectionLimits,
     source: Arc<dyn AdminSource>,
-    hosts: Arc<Hosts>,
+    callers: Arc<Callers>,
+    is_local: bool,
 ) -> Option<S> {
     let answer = service_fn(|request| {
-        let (source, hosts, connection) = (source.clone(), hosts.clone(), connection.clone());
-        async move { Ok::<_, Infallible>(answer(&*source, &hosts, &connection, request).await) }
+        let (source, callers, connection) = (source.clone(), callers.clone(), connection.clone());
+        async move {
+            Ok::<_, Infallible>(match callers.permit(is_local, &request).await {
+                Ok(()) => answer(&*source, &connection, request).await,
+                Err(refused) => refused.answer_to(request.uri().path()),
+            })
+        }
     });
     let mut served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -213,11 +229,11 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
 pub async fn answer_on(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     source: Arc<dyn AdminSource>,
-    hosts: Hosts,
+    callers: Callers,
     limits: ConnectionLimits,
 ) {
     let connection = Connections::new(limits).admit(Ipv4Addr::LOCALHOST.into());
-    drop(talk(stream, connection, limits, source, Arc::new(hosts)).await);
+    drop(talk(stream, connection, limits, source, Arc::new(callers), true).await);
 }
 
 type HttpResponse = Response<Body>;
@@ -225,13 +241,9 @@ type HttpResponse = Response<Body>;
 /// Refuses a request, or takes a slot and answers.
 async fn answer(
     source: &dyn AdminSource,
-    hosts: &Hosts,
     connection: &Arc<Connection>,
     request: Request<Incoming>,
 ) -> HttpResponse {
-    if let Err(refused) = hosts.check(&request) {
-        return refused.answer();
-    }
     if let Some(answer) = wrong_method(&request) {
         return answer;
     }
@@ -316,7 +328,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
                 Some(report) => json_of(&report),
                 None => Err(HttpError(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "contexts are counted at each flush; there was none yet".to_owned(),
+                    contexts::before_first_flush(&source.status().await),
                 )),
             },
             Err(refused) => Err(refused),
@@ -383,10 +395,16 @@ async fn recent(
     if path == LIVE {
         return Some(live(query, recent));
     }
-    let request = match api::request(path, query, &recent)? {
+    let mut request = match api::request(path, query, &recent)? {
         Ok(request) => request,
         Err(refused) => return Some(Err(refused)),
     };
+    if let Some(samples) = request.samples_wanted()
+        && let Some(report) = source.contexts(usize::MAX).await
+    {
+        let rows = report.metrics_by_samples.into_iter();
+        *samples = rows.map(|row| (row.metric, row.samples_per_second)).collect();
+    }
     let answer = tokio::task::spawn_blocking(move || api::answer(&request, &recent)).await;
     let answer = answer.map_err(failed).and_then(|answer| answer);
     Some(answer.map(json_bytes))
@@ -436,7 +454,7 @@ pub struct HttpError(pub StatusCode, pub String);
 impl HttpError {
     fn answer(self) -> HttpResponse {
         let Self(status, message) = self;
-        text(status, format!("{message}\n"))
+        access::with_challenge(text(status, format!("{message}\n")))
     }
 
     /// The form of errors under `/api/v1`.
@@ -459,7 +477,7 @@ impl HttpError {
             Body::whole(format!("{}\n", self.json()).into()),
         );
         *answer.status_mut() = self.0;
-        answer
+        access::with_challenge(answer)
     }
 }
 

@@ -188,13 +188,33 @@ pub fn unreachable(address: SocketAddr, error: &io::Error) -> Failure {
     Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
 }
 
+/// The variable that names the file with the token of an agent on another machine; for the agent itself it is a setting.
+const TOKEN_FILE: &str = "WEIR_ADMIN_TOKEN_FILE";
+
+/// The head of a request, with the token if there is one.
+pub fn get(address: SocketAddr, path: &str) -> Result<String, Failure> {
+    let authorization = match std::env::var_os(TOKEN_FILE).filter(|file| !file.is_empty()) {
+        // An agent on this machine asks for none, and the file may be readable for the agent alone.
+        Some(file) if !address.ip().to_canonical().is_loopback() => {
+            let shown = file.to_string_lossy().into_owned();
+            let token = std::fs::read_to_string(file)
+                .map_err(|error| Failure::runtime(format!("{TOKEN_FILE}: {shown}: {error}")))?;
+            format!("Authorization: Bearer {}\r\n", token.trim())
+        }
+        _ => String::new(),
+    };
+    Ok(format!(
+        "GET {path} HTTP/1.0\r\nHost: {address}\r\n{authorization}\r\n"
+    ))
+}
+
 /// One GET, without an HTTP client.
 pub fn request(address: SocketAddr, path: &str) -> Result<AgentResponse, Failure> {
     let failed = |error| unreachable(address, &error);
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    let request = get(address, path)?;
     // A peer that closes early may have answered; its answer is more useful than the write error.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
@@ -228,7 +248,9 @@ pub fn error_message(code: &str, body: &str) -> Option<String> {
     let message = json.as_ref().and_then(|json| json["error"]["message"].as_str());
     match message {
         Some(message) => Some(shown(message)),
-        None if matches!(code, "400" | "503") => Some(crate::logging::printable(body.trim().as_bytes())),
+        None if matches!(code, "400" | "401" | "403" | "503") => {
+            Some(crate::logging::printable(body.trim().as_bytes()))
+        }
         None => None,
     }
 }

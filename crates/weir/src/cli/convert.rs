@@ -86,5 +86,9 @@ pub fn convert(arguments: &ArgMatches) -> Result<(), Failure> {
             eprintln!("{shown}:{}: not converted: {}", left.line, left.message);
         }
     }
-    super::print(&converted.yaml)
+    super::print(&converted.yaml)?;
+    if !converted.remark.is_empty() {
+        eprint!("admin: {}", converted.remark);
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction};
 
-use super::agent::{error_message, foreign, unreachable};
+use super::agent::{error_message, foreign, get, unreachable};
 use crate::failure::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ impl Body {
         let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(failed)?;
         stream.set_read_timeout(Some(quiet)).map_err(failed)?;
         stream.set_write_timeout(Some(CONNECT_TIMEOUT)).map_err(failed)?;
-        let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+        let request = get(address, path)?;
         // A peer that hangs up early may have answered.
         let _ = stream.write_all(request.as_bytes());
         let mut reader = BufReader::new(stream);

@@ -226,11 +226,17 @@ mod tests {
         if let SettingType::Record(fields) = setting.kind {
             fields.iter().for_each(|field| described(&key, field));
         } else {
+            assert!(!setting.effect.is_empty(), "{key}");
+            let is_end = |text: &str| text.ends_with('.') && !text.contains("  ");
+            let is_part = ["if ", "to ", "in ", "on "]
+                .iter()
+                .any(|word| setting.change.starts_with(word));
             assert!(
-                !setting.effect.is_empty() && !setting.changed_by.is_empty(),
-                "{key}"
+                is_part && is_end(setting.change),
+                "{key}: \"Change it {}\" is no sentence",
+                setting.change
             );
-            let nobody = setting.changed_by.to_ascii_lowercase().contains("hardly anybody");
+            let nobody = setting.change.to_ascii_lowercase().contains("hardly anybody");
             assert!(!nobody, "{key}: what nobody changes is a constant");
         }
     }

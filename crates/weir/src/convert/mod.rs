@@ -28,6 +28,8 @@ pub struct Converted {
     /// A YAML document.
     pub yaml: String,
     pub left: Vec<Unconverted>,
+    /// Said at the end of the conversion; empty if there is nothing to say.
+    pub remark: &'static str,
 }
 
 /// The consequence of a setting that is not converted.
@@ -192,19 +194,21 @@ fn finish(body: &str, mut left: Vec<Unconverted>, source: &str) -> Converted {
             let _ = writeln!(yaml, "#   line {line}: {message}");
         }
     }
+    let mut remark = "";
     for line in body.split_inclusive('\n') {
         if line.strip_prefix("admin: ").is_some_and(is_reachable) {
-            yaml.push_str(ADMIN);
+            yaml.extend(ADMIN.lines().flat_map(|line| ["# ", line, "\n"]));
+            remark = ADMIN;
         }
         yaml.push_str(line);
     }
-    Converted { yaml, left }
+    Converted { yaml, left, remark }
 }
 
-/// Before an address that other machines reach: the other program shows metrics there, and nothing else.
+/// Before an address that other machines reach: the other program shows metrics there, and weir a little more.
 const ADMIN: &str = "\
-# Everyone who reaches this address can also see messages (`admin_payloads: false` forbids it), profiles and status, and request a
-# reload. There is no password.
+Other machines get metrics, health and status at this address, and nothing else. `admin_remote: read` gives them the page and all
+names and values, `admin_remote: full` everything, with a token.
 ";
 
 /// Whether an address, as it is in the document, is more than loopback.
@@ -303,8 +307,10 @@ mod tests {
             ("'[::1]:9102'", false),
             ("localhost:9102", false),
         ] {
-            let yaml = finish(&format!("udp: []\nadmin: {address}\n"), Vec::new(), "x").yaml;
-            assert_eq!(yaml.contains("There is no password"), is_warned, "{yaml}");
+            let converted = finish(&format!("udp: []\nadmin: {address}\n"), Vec::new(), "x");
+            assert_eq!(!converted.remark.is_empty(), is_warned, "{address}");
+            let yaml = converted.yaml;
+            assert_eq!(yaml.contains("# Other machines get metrics"), is_warned, "{yaml}");
             assert!(yaml.ends_with(&format!("\nadmin: {address}\n")), "{yaml}");
         }
     }

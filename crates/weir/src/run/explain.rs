@@ -132,12 +132,13 @@ pub fn explain(
             }
         }
     };
-    if origins.is_none() {
+    // Most agents need no senders; only who asks for one learns that there is none.
+    if origins.is_none() && (request.pid.is_some() || has_origin_sections(line)) {
         explanation.note = Some(
-            "senders are not distinguished: origin_detection, origin_client and every source of tags are off"
+            "weir does not look up senders: origin_detection, origin_client and every source of tags are off"
                 .to_owned(),
         );
-    } else if !reading.parse.origin_client && has_origin_sections(line) {
+    } else if origins.is_some() && !reading.parse.origin_client && has_origin_sections(line) {
         explanation.note = Some("origin_client is off, so c:, e: and card: are not read".to_owned());
     }
     if found.access.as_ref().is_none_or(|access| access.allowed) {

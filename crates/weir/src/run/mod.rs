@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, AdminSockets, ConnectionLimits};
+use crate::admin::{AdminServer, AdminSockets, Callers, ConnectionLimits};
 use crate::budget::Budget;
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -266,13 +266,11 @@ async fn serve(
         let address = server.sockets().first();
         server.sockets().announce();
         tracing::info!("{}", banner(reloader.current(), address));
+        let callers = Callers::new(&reloader.current().config.running);
         if !address.ip().to_canonical().is_loopback() {
-            tracing::warn!(
-                "admin: {address} is not loopback: anyone who reaches it can read metrics, status and profiles, see messages, and trigger a reload"
-            );
+            tracing::warn!("admin: {address} is not loopback: {}", callers.access.of_others());
         }
-        let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
-        tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
+        tokio::spawn(server.serve(view.clone(), callers, ConnectionLimits::default()));
     }
     if let Some(columns) = &view.columns {
         let hosts = Arc::new(Hosts::new(&reloader.current().config.running.admin_hosts));

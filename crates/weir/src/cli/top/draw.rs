@@ -272,7 +272,11 @@ fn memory_lines(status: &Status, shares: &[&MemoryShare], width: u16) -> Vec<Lin
     let room = usize::from(width).saturating_sub(48).clamp(5, 40);
     lines.extend(shares.iter().map(|share| {
         let filled = ((fullness(share) * room as f64).round() as usize).min(room);
-        let style = scale(fullness(share), 0.7, 0.9, SPARK);
+        // The history is full by design: its oldest minutes make room.
+        let style = match share.name.as_str() {
+            "history" => SPARK,
+            _ => scale(fullness(share), 0.7, 0.9, SPARK),
+        };
         let used = format!("{:>10} of {:>10}", bytes(share.used), bytes(share.bytes));
         let mut spans = vec![
             Span::raw(format!("{:<17}{used} ", share.name)),

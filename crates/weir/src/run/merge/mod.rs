@@ -11,8 +11,7 @@ use weir_log::Connection;
 use weir_merge::{Plan, Settings};
 
 use super::{outputs_runtime, reporting, second_stop};
-use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, AdminSockets, AdminSource as _, ConnectionLimits};
+use crate::admin::{AdminServer, AdminSockets, AdminSource as _, Callers, ConnectionLimits};
 use crate::budget::{Budget, Share};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -198,8 +197,11 @@ async fn serve(
         let address = server.sockets().first();
         server.sockets().announce();
         tracing::info!("{}", banner(config, address));
-        let hosts = Hosts::new(&config.running.admin_hosts);
-        tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
+        let callers = Callers::new(&config.running);
+        if !address.ip().to_canonical().is_loopback() {
+            tracing::warn!("admin: {address} is not loopback: {}", callers.access.of_others());
+        }
+        tokio::spawn(server.serve(view.clone(), callers, ConnectionLimits::default()));
     }
     let reporting_task = tokio::spawn(report(notify.clone(), view.clone()));
     let mut reading = tokio::task::spawn_blocking(move || reading.run());
