@@ -108,8 +108,11 @@ impl ProfileArgs {
         let (name, profile) = self.profile()?;
         let transport = transport.unwrap_or(profile.transport);
         let seed = self.seed.unwrap_or(profile.seed);
-        Load::prepare(&name, &profile, transport, seed)
-            .map_err(|error| Failure::Usage(format!("{name}: {error}")))
+        Load::prepare(&name, &profile, transport, seed).map_err(|error| match self.file {
+            // The error names it.
+            Some(_) => Failure::usage(error),
+            None => Failure::Usage(format!("{name}: {error}")),
+        })
     }
 }
 
