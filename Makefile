@@ -14,7 +14,7 @@ run: page
 
 ## run-fleet: a fleet on this machine: a broker (without Java: a directory), three agents with load, two merges, and the truth beside what is merged (Ctrl-C ends it)
 run-fleet: page
-	examples/fleet.py $(ARGS)
+	docs/examples/fleet.py $(ARGS)
 
 ## page: build the live page, where there is Node; without it the agent says how to
 page:
@@ -53,11 +53,11 @@ check: deps
 
 ## bench: ratios against the floor of this machine, with their spread
 bench:
-	scripts/bench.sh $(ARGS)
+	rig/scripts/bench.sh $(ARGS)
 
 ## bench-outputs: CPU and bytes per series of every output, 100,000 contexts
 bench-outputs:
-	scripts/bench-outputs.sh
+	rig/scripts/bench-outputs.sh
 
 ## fuzz: extend the corpora (nightly toolchain and cargo-fuzz), 60 s per target unless SECONDS_PER_TARGET is set
 fuzz:
@@ -69,8 +69,8 @@ miri:
 
 ## soak: bounded long runs: the nightly tests, churn, in which memory must stay flat, and hand-overs and kills in a row
 soak: nightly
-	scripts/soak.sh
-	scripts/soak-restarts.sh
+	rig/scripts/soak.sh
+	rig/scripts/soak-restarts.sh
 
 ## deps: what the tests need beyond the toolchains, from Debian's packages
 deps:

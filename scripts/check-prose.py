@@ -107,7 +107,7 @@ def main():
     assert len(phrases) >= 10, "the table of docs/style.md was not found"
     pages = subprocess.run(["git", "ls-files", "*.md"], capture_output=True, text=True, check=True).stdout.split()
     problems = [problem for page in map(Path, pages) for problem in check(page, phrases)]
-    users = [page for page in map(Path, pages) if page.parts[0] in ("README.md", "docs", "examples")]
+    users = [page for page in map(Path, pages) if page.parts[0] in ("README.md", "docs")]
     problems += [problem for page in users for problem in blocks(page, page.read_text())]
     files = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n")
     sources = [file for file in map(Path, files) if file.suffix in COMMENTS and file.name != Path(__file__).name and file.exists()]

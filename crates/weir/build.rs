@@ -1,4 +1,4 @@
-//! Embeds the live page, if it has been built, passes the features to the program, and links a static program so that it starts.
+//! Embeds the live page, if it has been built, passes features and commit to the program, and links a static program so that it starts.
 //!
 //! The page is written in `web/` and built by Node into `web/dist`, which `make` does where Node is. Without it the
 //! agent serves a page that says how to build it.
@@ -8,14 +8,39 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 fn main() -> io::Result<()> {
     println!("cargo::rustc-env=BUILD_FEATURES={}", features().join(","));
+    commit();
     link_statically();
     page()
+}
+
+/// The checkout's commit, unless `make dist` names it. Not in builds for tests: each commit would compile and link all of them again.
+fn commit() {
+    println!("cargo::rerun-if-env-changed=WEIR_COMMIT");
+    if variable("PROFILE") != "release" || std::env::var_os("WEIR_COMMIT").is_some() {
+        return;
+    }
+    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../..");
+    let git = |arguments: &[&str]| {
+        let ran = Command::new("git").arg("-C").arg(&root).args(arguments).output();
+        let text = String::from_utf8(ran.ok().filter(|ran| ran.status.success())?.stdout).ok()?;
+        Some(text.trim().to_owned())
+    };
+    // The source may lie in somebody else's repository.
+    let is_own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty());
+    let Some(commit) = git(&["rev-parse", "HEAD"]).filter(|_| is_own) else {
+        return;
+    };
+    println!("cargo::rustc-env=WEIR_COMMIT={commit}");
+    if let Some(moves) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
+        println!("cargo::rerun-if-changed={moves}");
+    }
 }
 
 /// As in Cargo.toml. Cargo passes them in capitals, each in its own variable.

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// columnVector is a file of testdata/vectors/columns: a payload, and what is in it.
+// columnVector is a file of tests/vectors/columns: a payload, and what is in it.
 type columnVector struct {
 	Path string      `json:"path"`
 	Hex  string      `json:"hex"`
@@ -113,7 +113,7 @@ func vectorWindow(c *Client) *window {
 	return w
 }
 
-// TestColumnVectors encodes the payloads of testdata/vectors/columns, which other decoders read, too. With
+// TestColumnVectors encodes the payloads of tests/vectors/columns, which other decoders read, too. With
 // WEIR_WRITE_VECTORS it writes them.
 func TestColumnVectors(t *testing.T) {
 	prepareKeys()
@@ -144,7 +144,7 @@ func TestColumnVectors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mustWrite(t, filepath.Join("../../../testdata/vectors", file), compactBins(string(text))+"\n")
+			mustWrite(t, filepath.Join("../../../tests/vectors", file), compactBins(string(text))+"\n")
 		}
 		var v columnVector
 		if err := json.NewDecoder(vectorFile(t, file)).Decode(&v); err != nil {

@@ -17,7 +17,7 @@ import (
 	"unsafe"
 )
 
-// sketchVector is a line of testdata/vectors/sketches.jsonl.
+// sketchVector is a line of tests/vectors/sketches.jsonl.
 type sketchVector struct {
 	ID       string
 	Keys     json.RawMessage
@@ -35,12 +35,12 @@ type sketchVector struct {
 	Highest  [2]int64
 }
 
-// vectorFile opens a file of testdata/vectors, or skips the test where the client stands alone.
+// vectorFile opens a file of tests/vectors, or skips the test where the client stands alone.
 func vectorFile(t testing.TB, name string) *os.File {
 	t.Helper()
-	f, err := os.Open(filepath.Join("../../../testdata/vectors", name))
+	f, err := os.Open(filepath.Join("../../../tests/vectors", name))
 	if os.IsNotExist(err) {
-		t.Skip("the client stands alone here, without testdata/vectors")
+		t.Skip("the client stands alone here, without tests/vectors")
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -22,9 +22,11 @@ type socketTransport struct {
 	// guess says that the address does not name the type of a Unix socket, so that any may be there.
 	guess   bool
 	address string
-	// tcpPort is set for TCP, and name if the host is one.
+	// tcpPort is set for TCP, and name if the host is one. local says that it is localhost, whose server may listen on
+	// either loopback address.
 	tcpPort int
 	name    *nameWatch
+	local   bool
 
 	writeTimeout   time.Duration
 	connectTimeout time.Duration
@@ -60,7 +62,10 @@ func newTCPTransport(host string, port int, o *Options) *socketTransport {
 		patience: closePatience * o.writeTimeout,
 	}
 	t.setTitle()
-	if ip, err := numericHost(host); err == nil {
+	if isLocalhost(host) && o.resolver == nil {
+		t.local = true
+		t.address = t.addressOf(loopbacks[0])
+	} else if ip, err := numericHost(host); err == nil {
 		t.address = t.addressOf(ip)
 	} else {
 		t.name = watchName(host, o)
@@ -188,6 +193,12 @@ func (t *socketTransport) dial(network string) error {
 			file = socketFileAt(t.address)
 		}
 		conn, err := net.DialTimeout(network, t.address, max(time.Until(end), time.Millisecond))
+		if err != nil && t.local {
+			other := t.addressOf(loopbacks[1])
+			if second, e := net.DialTimeout(network, other, max(time.Until(end), time.Millisecond)); e == nil {
+				conn, err = second, nil
+			}
+		}
 		tries--
 		switch {
 		case err == nil:

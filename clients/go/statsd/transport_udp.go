@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,12 +27,18 @@ type udpTransport struct {
 	port     int
 	interval time.Duration
 
-	name  *nameWatch
+	name *nameWatch
+	// local says that the host is localhost, whose server may listen on either loopback address.
+	local bool
 	batch datagramBatch
 }
 
 func newUDPTransport(host string, port int, o *Options) (*udpTransport, error) {
 	t := &udpTransport{port: port, interval: o.resolveInterval}
+	if isLocalhost(host) && o.resolver == nil {
+		t.local = true
+		return t, t.open(loopbacks[0])
+	}
 	ip, err := numericHost(host)
 	if err != nil {
 		t.name = watchName(host, o)
@@ -61,6 +68,13 @@ func numericHost(host string) (netip.Addr, error) {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil
 	}
 	return netip.ParseAddr(host)
+}
+
+// loopbacks are the addresses of localhost. Agents listen on the first unless they are told otherwise.
+var loopbacks = [...]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+
+func isLocalhost(host string) bool {
+	return strings.EqualFold(strings.TrimSuffix(host, "."), "localhost")
 }
 
 // current returns the socket to use, waiting a while for the first address.
@@ -103,14 +117,32 @@ const reopenPause = time.Second
 // refused sends a packet again after the kernel reported that an earlier one was refused. It returns that error
 // nevertheless: the earlier one was counted as sent, so that this one is counted as lost instead.
 func (t *udpTransport) refused(b []byte, cause error) error {
-	if time.Since(t.reopened) >= reopenPause {
-		t.reopened = time.Now()
-		_ = t.open(t.to)
-	}
+	t.reopen()
 	if _, err := t.conn.Write(b); err != nil {
 		return err
 	}
 	return refusedEarlier(cause)
+}
+
+// reopen takes another socket after a refusal, unless one did so a moment ago.
+func (t *udpTransport) reopen() {
+	if time.Since(t.reopened) < reopenPause {
+		return
+	}
+	t.reopened = time.Now()
+	to := t.to
+	if t.local {
+		to = otherLoopback(to)
+	}
+	_ = t.open(to)
+}
+
+// otherLoopback returns the address of localhost that is not this one.
+func otherLoopback(ip netip.Addr) netip.Addr {
+	if ip == loopbacks[0] {
+		return loopbacks[1]
+	}
+	return loopbacks[0]
 }
 
 func refusedEarlier(cause error) error {
@@ -129,6 +161,7 @@ func (t *udpTransport) writeBatch(packets []*packet, errs []error) {
 			if t.batch.refused {
 				single = true
 				errs[0] = refusedEarlier(syscall.ECONNREFUSED)
+				t.reopen()
 			}
 			if isRefusal(err) {
 				errs[n] = t.refused(packets[n].payload(), err)

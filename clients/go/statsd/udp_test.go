@@ -2,6 +2,7 @@ package statsd
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"runtime"
 	"sync"
@@ -129,5 +130,90 @@ func TestUDPSocketIsOpenedAnewAtIntervals(t *testing.T) {
 				t.Errorf("telemetry is %+v", tm)
 			}
 		})
+	}
+}
+
+// onlyOnIPv6 listens on ::1 alone and returns its port.
+func onlyOnIPv6(t *testing.T, listen func(address string) (port int, err error)) int {
+	t.Helper()
+	port, err := listen("[::1]:0")
+	if err != nil {
+		t.Skipf("this machine has no IPv6: %v", err)
+	}
+	return port
+}
+
+// TestLocalhostMayBeIPv6: the server of localhost listens on one of the two addresses, and not on the first.
+func TestLocalhostMayBeIPv6(t *testing.T) {
+	noLeaks(t)
+	if runtime.GOOS != "linux" {
+		t.Skip("how a system refuses datagrams differs")
+	}
+	var s *portServer
+	port := onlyOnIPv6(t, func(string) (int, error) {
+		conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv6loopback})
+		if err != nil {
+			return 0, err
+		}
+		conn.Close()
+		s = servePorts(t, conn.LocalAddr().(*net.UDPAddr))
+		return s.address().Port, nil
+	})
+	c, err := New(fmt.Sprint("LocalHost:", port), WithoutTelemetry(), WithoutOriginDetection())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	sent := 0
+	eventually(t, "a packet", func() bool {
+		_ = c.Incr("n", nil, 1)
+		c.Flush()
+		sent++
+		return len(s.all()) > 0
+	})
+	before := c.GetTelemetry().TotalPayloadsDropped
+	if before > 2 {
+		t.Errorf("%d of %d packets were lost before the server was found", before, sent)
+	}
+	had := len(s.all())
+	_ = c.Incr("n", nil, 1)
+	c.Flush()
+	eventually(t, "the next one", func() bool { return len(s.all()) > had })
+	if after := c.GetTelemetry().TotalPayloadsDropped; after != before {
+		t.Errorf("afterwards %d packets were lost", after-before)
+	}
+}
+
+// TestLocalhostMayBeIPv6OverTCP: a refused connection costs nothing.
+func TestLocalhostMayBeIPv6OverTCP(t *testing.T) {
+	noLeaks(t)
+	var l net.Listener
+	port := onlyOnIPv6(t, func(address string) (int, error) {
+		var err error
+		if l, err = net.Listen("tcp", address); err != nil {
+			return 0, err
+		}
+		return l.Addr().(*net.TCPAddr).Port, nil
+	})
+	defer l.Close()
+	c, err := New(fmt.Sprint("tcp://localhost:", port), WithoutTelemetry(), WithoutOriginDetection())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.Incr("n", nil, 1)
+	c.Flush()
+	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(conn, head); err != nil {
+		t.Errorf("nothing came: %v", err)
+	}
+	if tm := c.GetTelemetry(); tm.TotalPayloadsDropped != 0 {
+		t.Errorf("telemetry is %+v", tm)
 	}
 }

@@ -145,7 +145,7 @@ func TestVectorsThroughTheClient(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	f, err := os.Open(filepath.Join(root, "testdata/vectors/protocol.jsonl"))
+	f, err := os.Open(filepath.Join(root, "tests/vectors/protocol.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}

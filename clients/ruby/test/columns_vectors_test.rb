@@ -4,11 +4,11 @@ require_relative "test_helper"
 require_relative "columns_receiver"
 require "json"
 
-# The sketches and payloads of testdata/vectors, which the agent and the other clients read, too.
+# The sketches and payloads of tests/vectors, which the agent and the other clients read, too.
 class ColumnsVectorsTest < TestCase
   include StatsD::Instrument
 
-  VECTORS = File.expand_path("../../../testdata/vectors", __dir__)
+  VECTORS = File.expand_path("../../../tests/vectors", __dir__)
   Keys = Columns::Keys
 
   def sketch(values = [])

@@ -7,9 +7,9 @@ return if RUBY_ENGINE == "jruby" # the example uses the Ruby in the path
 # It takes eight seconds, and once is enough.
 return unless StatsD::Instrument::NATIVE
 
-# The example of the repository (examples/README.md): the agent, a service in Go and one in Ruby.
+# The example of the repository (docs/examples/README.md): the agent, a service in Go and one in Ruby.
 class ExamplesTest < TestCase
-  SCRIPT = File.expand_path("../../../examples/run.sh", __dir__)
+  SCRIPT = File.expand_path("../../../docs/examples/run.sh", __dir__)
   KINDS = {
     "shop.orders" => "counter", "shop.queue.length" => "gauge", "shop.order.value" => "distribution",
     "shop.visitors" => "set", "shop.request.time" => "histogram"

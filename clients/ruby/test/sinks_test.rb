@@ -506,6 +506,36 @@ class HostResolverTest < TestCase
     assert_operator old_server.total("a"), :>=, 2
   end
 
+  def test_localhost_may_be_one_of_the_two_loopback_addresses
+    server = begin
+      UDPSocket.new(Socket::AF_INET6).tap { |socket| socket.bind("::1", 0) }
+    rescue SystemCallError
+      skip "this machine has no IPv6"
+    end
+    connection = StatsD::Instrument::UdpConnection.new("LocalHost.", server.local_address.ip_port)
+    sink = StatsD::Instrument::Sink.new(connection)
+    wait_until("a packet at the second address") do
+      sink << "a:1|c"
+      server.wait_readable(0.01)
+    end
+    refused = sink.telemetry[:packets_refused]
+    assert_operator refused, :<=, 2
+    server.recv(10)
+    sink << "b:1|c"
+    assert server.wait_readable(DEADLINE)
+    assert_equal refused, sink.telemetry[:packets_refused]
+  ensure
+    server&.close
+  end
+
+  def test_localhost_is_127_0_0_1_without_a_lookup
+    server = udp_server
+    sink = StatsD::Instrument::Sink.for_addr("localhost:#{server.port}")
+    sink << "a:1|c"
+    wait_until("the packet") { server.lines.include?("a:1|c") }
+    refute_predicate StatsD::Instrument::HostResolver.new("localhost", 1), :refreshing?
+  end
+
   def test_addresses_are_never_looked_up_again
     refute_predicate StatsD::Instrument::HostResolver.new("127.0.0.1", 1), :refreshing?
     refute_predicate StatsD::Instrument::HostResolver.new("::1", 1), :refreshing?

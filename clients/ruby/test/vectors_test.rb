@@ -7,7 +7,7 @@ require_relative "agent"
 # own reader read it back.
 class VectorsTest < TestCase
   Wire = StatsD::Instrument::Wire
-  PATH = File.expand_path("../../../testdata/vectors/protocol.jsonl", __dir__)
+  PATH = File.expand_path("../../../tests/vectors/protocol.jsonl", __dir__)
   METHODS = { "c" => :increment, "g" => :gauge, "ms" => :measure, "h" => :histogram, "d" => :distribution,
               "s" => :set }.freeze
   EVENT = { "ts" => :timestamp, "host" => :hostname, "agg_key" => :aggregation_key, "priority" => :priority,

@@ -47,8 +47,8 @@ pub struct Addresses {
     pub udp: Vec<SocketAddr>,
     pub tcp: Vec<SocketAddr>,
     pub http: Vec<SocketAddr>,
-    /// `None`: no admin server.
-    pub admin: Option<SocketAddr>,
+    /// Empty: no admin server.
+    pub admin: Vec<SocketAddr>,
     pub socket_ownership: Ownership,
     /// Bytes per second of networks.
     pub rates: Vec<(Network, u64)>,
@@ -269,7 +269,9 @@ impl Resolver<'_, '_> {
             self.problem("admin_token_file", "is missing; `admin_remote: full` needs it");
         }
         let admin = running.admin.0.as_ref();
-        let admin = admin.map_or(Ok(None), |listen| listen.address("127.0.0.1", false, machine));
+        let admin = admin.map_or(Ok(Vec::new()), |listen| {
+            listen.addresses("127.0.0.1", false, machine)
+        });
         let account = |name: &str, of| match name {
             "" => Ok(None),
             name => machine.account(name, of).map(Some),

@@ -175,8 +175,12 @@ impl Listen {
         machine: &dyn Host,
     ) -> Result<Vec<SocketAddr>, HostError> {
         let mut found = Vec::from_iter(self.address(bind_host, everywhere, machine)?);
-        let is_local =
-            self.host == "localhost" || self.host.is_empty() && !everywhere && bind_host == "localhost";
+        let host = match self.host.as_str() {
+            "" if everywhere => "*",
+            "" => bind_host,
+            host => host,
+        };
+        let is_local = weir_units::is_localhost(host);
         // The kernel would choose another port for each.
         if is_local && self.port != 0 && machine.has_ipv6_loopback() {
             found.push((Ipv6Addr::LOCALHOST, self.port).into());
@@ -185,7 +189,7 @@ impl Listen {
     }
 
     /// The first of them.
-    pub(crate) fn address(
+    fn address(
         &self,
         bind_host: &str,
         everywhere: bool,
@@ -202,7 +206,7 @@ impl Listen {
         let host = inner.unwrap_or(host);
         // No look-up for the names that every machine has: a start must not wait for a name server.
         let address: IpAddr = match host {
-            "" | "localhost" => Ipv4Addr::LOCALHOST.into(),
+            host if host.is_empty() || weir_units::is_localhost(host) => Ipv4Addr::LOCALHOST.into(),
             // Every interface, of both families where the machine has both.
             "*" if machine.has_ipv6() => Ipv6Addr::UNSPECIFIED.into(),
             "*" => Ipv4Addr::UNSPECIFIED.into(),

@@ -159,7 +159,15 @@ fn a_host_may_stand_for_every_interface_and_localhost_for_both_families() {
         ]
     );
     assert_eq!(shown(&loaded.addresses.tcp), ["127.0.0.1:2", "[::1]:2"]);
-    assert_eq!(loaded.addresses.admin, Some("0.0.0.0:4".parse().unwrap()));
+    assert_eq!(shown(&loaded.addresses.admin), ["0.0.0.0:4"]);
+    assert_eq!(
+        shown(&config("admin: http://LocalHost.:5/\n").addresses.admin),
+        ["127.0.0.1:5", "[::1]:5"]
+    );
+    assert_eq!(
+        shown(&config("admin: localhost:0\n").addresses.admin),
+        ["127.0.0.1:0"]
+    );
     for (address, deltas, lists) in [
         ("udp://0.0.0.0:1", None, Some(true)),
         ("udp://127.0.0.1:2", Some(true), None),

@@ -1,6 +1,6 @@
 //! Instructions of a message from packet to bucket, and of a row of a flush, stay below bounds. Counted by callgrind, which other
 //! work on the machine cannot disturb; without it (`scripts/install-test-deps.sh`) the test says so and passes. The counts are
-//! those of the tests' profile, which optimises less than a release: `scripts/instructions.sh` has those of a release.
+//! those of the tests' profile, which optimises less than a release: `rig/scripts/instructions.sh` has those of a release.
 
 use std::path::Path;
 use std::process::Command;

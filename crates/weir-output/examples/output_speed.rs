@@ -1,4 +1,4 @@
-//! The cost of each output per series and flush: `scripts/bench-outputs.sh`, or `cargo run --release -p weir-output --example output_speed`.
+//! The cost of each output per series and flush: `rig/scripts/bench-outputs.sh`, or `cargo run --release -p weir-output --example output_speed`.
 //!
 //! CPU time of this thread, from a flush's batches to compressed payloads, and the bytes of those; no network. All outputs get the
 //! same 100,000 contexts, rounds are interleaved, and the median of them is printed with the smallest and largest. The round before

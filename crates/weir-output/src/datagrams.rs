@@ -6,6 +6,7 @@ use tokio::net::UdpSocket;
 
 use crate::claims::{Notes, shown};
 use crate::delivery::{BoxFuture, Outcome, Payload, Transport};
+use crate::names::connect_udp;
 
 /// The pieces of `text`, whose lines all end in a line feed, each as many whole lines as fit into `bytes_max`. A line that is longer
 /// alone comes alone; the maker of the text should have left it out.
@@ -44,10 +45,7 @@ impl Udp {
     async fn attempt(&self, body: &[u8]) -> std::io::Result<()> {
         let (host, port) = &self.host;
         let mut last = std::io::Error::other("the name has no address");
-        for address in tokio::net::lookup_host((host.as_str(), *port)).await? {
-            let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let socket = UdpSocket::bind(local).await?;
-            socket.connect(address).await?;
+        for socket in connect_udp(host, *port).await? {
             match self.send_all(&socket, body).await {
                 Ok(()) => return Ok(()),
                 Err(error) => last = error,

@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::delivery::{Outcome, Payload, retry_after};
+use crate::names;
 use crate::settings::{Authorization, DeliverySettings};
 
 /// A connection that is not used for this long is closed, before most backends and proxies would do it.
@@ -307,6 +308,11 @@ fn build(
         .pool_max_idle_per_host(settings.concurrency)
         .retry(reqwest::retry::never())
         .user_agent(user_agent);
+    if names::has_ipv6_loopback() {
+        // The ports are those of the URL.
+        let both = weir_units::loopbacks("localhost", 0);
+        builder = builder.resolve_to_addrs("localhost", both.as_ref().map_or(&[], |both| both));
+    }
     if settings.proxy == "none" {
         builder = builder.no_proxy();
     } else if !settings.proxy.is_empty() {

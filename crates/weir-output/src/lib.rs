@@ -16,6 +16,7 @@ pub mod http;
 pub mod influx;
 pub mod json_lines;
 pub mod kafka;
+mod names;
 pub mod otlp;
 mod preview;
 pub mod probe;

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use reqwest::Method;
 use reqwest::header::{DATE, HeaderMap};
-use tokio::net::{TcpStream, UdpSocket, UnixDatagram, UnixStream};
+use tokio::net::{UnixDatagram, UnixStream};
 use weir_log::{Brokers, Connection, LogFacts, Obstacle};
 use weir_units::Address;
 
 use crate::StartError;
 use crate::delivery::http_date;
 use crate::http::{self, Http2, Response};
+use crate::names::{connect_tcp, connect_udp};
 use crate::settings::{DeliverySettings, OutputSettings};
 
 /// However slow the network: a person waits for the answer.
@@ -133,8 +134,6 @@ impl ProbeResult {
 pub enum ProbeError {
     #[error("nothing answered within {} s", PATIENCE.as_secs())]
     Late,
-    #[error("the name has no address")]
-    NoAddress,
     #[error(transparent)]
     Io(#[from] std::io::Error),
     #[error(transparent)]
@@ -162,16 +161,12 @@ async fn reach(route: &Route) -> Result<ProbeResult, ProbeError> {
             is_http2,
         } => request(url, headers.clone(), delivery, *is_http2).await,
         Route::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            let stream = connect_tcp(host, *port).await?;
             let peer = stream.peer_addr()?;
             Ok(ProbeResult::found(format!("{peer} accepts connections")))
         }
         Route::Udp { host, port } => {
-            let mut found = tokio::net::lookup_host((host.as_str(), *port)).await?;
-            let target = found.next().ok_or(ProbeError::NoAddress)?;
-            let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let socket = UdpSocket::bind(any).await?;
-            socket.connect(target).await?;
+            connect_udp(host, *port).await?;
             Ok(ProbeResult::found(
                 "there is a route; UDP does not confirm delivery",
             ))

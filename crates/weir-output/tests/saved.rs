@@ -4,6 +4,7 @@ use crate::support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use support::*;
@@ -85,6 +86,49 @@ async fn remote_write_continues_without_a_gap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cumulative_otlp_continues_without_a_gap() {
     check(|url| {
+        Box::new(OtlpSettings {
+            temporality: Temporality::Cumulative,
+            ..otlp(url)
+        })
+    })
+    .await;
+}
+
+/// The last bucket of an output whose backend accepts nothing is lost, but not from the sums that the next process continues.
+async fn check_without_patience(settings: impl Fn(&str) -> Box<dyn Start>) {
+    let unbroken = requests(&settings, false).await;
+    let (intake, reachable) = Intake::that_can_be_away(false).await;
+    let settings = settings(&intake.url());
+    let (clock, _driver) = Clock::driven(BUCKET + 5);
+    let first = start(settings.as_ref(), &environment(clock.clone()));
+    // On one thread: the end begins before the encoder does.
+    batches_at(BUCKET, FIRST)
+        .iter()
+        .for_each(|batch| first.submit(batch));
+    first.keep_state();
+    first.encode_last(DEADLINE).await;
+    first.shutdown(Duration::ZERO).await;
+    assert!(first.status().balances());
+    let around = with(first.take_state().unwrap(), &clock);
+    reachable.store(true, Ordering::SeqCst);
+    let second = start(settings.as_ref(), &around);
+    let seen = intake.requests().len();
+    submit(&second, 1, SECOND).await;
+    let bodies: Vec<_> = intake.requests()[seen..].iter().map(Request::plain).collect();
+    assert!(!bodies.is_empty() && unbroken.ends_with(&bodies));
+    second.shutdown(DEADLINE).await;
+}
+
+#[tokio::test]
+async fn sums_contain_the_last_bucket_of_an_output_that_accepts_nothing() {
+    check_without_patience(|url| {
+        Box::new(RemoteWriteSettings {
+            version: RemoteWriteVersion::V2,
+            ..remote_write(url)
+        })
+    })
+    .await;
+    check_without_patience(|url| {
         Box::new(OtlpSettings {
             temporality: Temporality::Cumulative,
             ..otlp(url)

@@ -270,10 +270,7 @@ mod tests {
     #[test]
     #[allow(clippy::disallowed_methods, reason = "the test reads the vectors")]
     fn vectors() {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../testdata/vectors/protocol.jsonl"
-        );
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/protocol.jsonl");
         let few = if cfg!(miri) { 20 } else { usize::MAX };
         for line in std::fs::read_to_string(path).unwrap().lines().take(few) {
             let vector: serde_json::Value = serde_json::from_str(line).unwrap();

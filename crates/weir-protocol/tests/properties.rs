@@ -98,10 +98,7 @@ proptest! {
 
 #[test]
 fn every_truncation_of_every_vector_is_harmless() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../testdata/vectors/protocol.jsonl"
-    );
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/protocol.jsonl");
     for line in std::fs::read_to_string(path).unwrap().lines() {
         let vector: serde_json::Value = serde_json::from_str(line).unwrap();
         let Some(input) = vector["input"].as_str() else {

@@ -5,10 +5,7 @@ use serde_json::Value;
 use weir_protocol::json::{enrichment_to_json, packet_to_json};
 use weir_protocol::{ParseOptions, parse_packet};
 
-const VECTORS: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../testdata/vectors/protocol.jsonl"
-);
+const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/protocol.jsonl");
 
 #[test]
 fn every_vector() {

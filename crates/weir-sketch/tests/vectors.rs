@@ -1,13 +1,10 @@
-//! `testdata/vectors/sketches.jsonl`: what this sketch makes of values, for the sketches of the clients.
+//! `tests/vectors/sketches.jsonl`: what this sketch makes of values, for the sketches of the clients.
 #![allow(clippy::disallowed_methods, reason = "the test reads the vectors")]
 
 use std::fmt::Write as _;
 use weir_sketch::{BIAS, GAMMA, NORM_MIN, Sketch, key};
 
-const VECTORS: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../testdata/vectors/sketches.jsonl"
-);
+const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/sketches.jsonl");
 /// Keys whose boundary lies in the range that clients look up in tables: below 2^64.
 const KEYS: i16 = 4199;
 

@@ -1,11 +1,30 @@
 //! Addresses, written one way everywhere.
 
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The longest path the kernel takes in a Unix socket address; one byte is for the terminating zero.
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// Whether a host is `localhost`, in letters of any case and with the dot of a whole name.
+pub fn is_localhost(host: &str) -> bool {
+    host.strip_suffix('.')
+        .unwrap_or(host)
+        .eq_ignore_ascii_case("localhost")
+}
+
+/// The addresses of `localhost`: a server on this machine may listen on either, whatever the machine's table of hosts says. `None` for
+/// another host.
+pub fn loopbacks(host: &str, port: u16) -> Option<[SocketAddr; 2]> {
+    is_localhost(host).then(|| {
+        [
+            (Ipv4Addr::LOCALHOST, port).into(),
+            (Ipv6Addr::LOCALHOST, port).into(),
+        ]
+    })
+}
 
 /// Address of a listener: `udp://host:port`, `tcp://host:port`, `unixgram:///path` or `unix:///path` (stream). `@name` instead of a path is a
 /// socket in the abstract name space of Linux, which has no file.
@@ -287,6 +306,17 @@ mod tests {
         check_kind("unixgram://@", AddressErrorKind::RelativePath);
         check("unixgram:///run/weir/dsd.socket");
         check("unix:///a b");
+    }
+
+    #[test]
+    fn localhost_is_an_address_of_each_family() {
+        let found = loopbacks("LocalHost.", 7)
+            .unwrap()
+            .map(|address| address.to_string());
+        assert_eq!(found, ["127.0.0.1:7", "[::1]:7"]);
+        for other in ["", "localhost..", "localhost.example", "127.0.0.1"] {
+            assert_eq!(loopbacks(other, 7), None, "{other}");
+        }
     }
 
     #[test]

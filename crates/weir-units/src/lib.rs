@@ -6,7 +6,9 @@ mod duration;
 mod network;
 mod size;
 
-pub use address::{Address, AddressError, AddressErrorKind, UNIX_PATH_BYTES_MAX, is_abstract};
+pub use address::{
+    Address, AddressError, AddressErrorKind, UNIX_PATH_BYTES_MAX, is_abstract, is_localhost, loopbacks,
+};
 pub use duration::{DURATION_MAX, parse_duration, parse_duration_or_seconds, show_duration};
 pub use network::{Network, NetworkError};
 pub use size::{parse_size, parse_size_any_case, show_size, size_unit};

@@ -187,7 +187,7 @@ impl Budget {
                 Share::History => config.resources.history,
                 Share::OpenBucket => if_used(!is_merge && config.running.state_path.is_some()),
                 Share::Taps => {
-                    if_used(!is_merge && config.addresses.admin.is_some() && config.running.admin_payloads)
+                    if_used(!is_merge && !config.addresses.admin.is_empty() && config.running.admin_payloads)
                 }
             },
         );

@@ -21,7 +21,7 @@ pub fn version_and_commit() -> String {
 #[derive(Serialize)]
 pub struct About {
     pub version: &'static str,
-    /// Set by `make dist`. A plain cargo build has none, because it would rebuild for each commit.
+    /// Of a release build from a checkout, or named by `make dist`. A build for tests has none: it would rebuild for each commit.
     pub commit: Option<&'static str>,
     pub target: String,
     /// Whether it needs no system library.

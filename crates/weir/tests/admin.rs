@@ -137,7 +137,7 @@ impl Server {
                     .unwrap();
                 runtime.block_on(async {
                     let server = AdminServer::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-                    bound.send(server.address()).unwrap();
+                    bound.send(server.sockets().first()).unwrap();
                     tokio::select! {
                         () = server.serve(Arc::new(source), callers(), limits) => {}
                         _ = stopped => {}

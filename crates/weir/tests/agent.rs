@@ -403,7 +403,7 @@ fn bad_input_harms_no_neighbour() {
     let mut send = sender(&addresses[0]);
     let vectors = std::fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../testdata/vectors/protocol.jsonl"
+        "/../../tests/vectors/protocol.jsonl"
     ))
     .unwrap();
     let mut sent = 0.0;

@@ -6,7 +6,8 @@ use crate::support;
 use crate::support::preload;
 use crate::support::receivers;
 use std::collections::BTreeSet;
-use std::net::UdpSocket;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
@@ -363,6 +364,24 @@ fn unreadable_snapshot(log: &Path) {
     log.commit(0, 0, &commit).unwrap();
 }
 
+/// The address of a server that answers each scrape with these series, as several processes of a merge together would.
+fn series(text: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let length = text.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}"
+            );
+        }
+    });
+    address
+}
+
 #[test]
 fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -407,6 +426,11 @@ fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
     let of_failing = place("failing");
     let failing = merge(&of_failing, &to_file(&of_failing));
 
+    let unread = series(
+        "weir_fleet_log_errors_total 0\nweir_fleet_partitions 10\n\
+         weir_fleet_sent_partitions{output=\"file\"} 10\nweir_fleet_sent_partitions{output=\"graphite\"} 8\n",
+    );
+
     let addresses = [
         ("healthy", &*healthy.admin),
         ("faulty", &*faulty.admin),
@@ -414,6 +438,7 @@ fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
         ("late", &*late.admin),
         ("old", &*old.admin),
         ("failing", &*failing.admin),
+        ("unread", &unread),
     ];
     let mut prometheus = prometheus(directory.path(), &addresses);
     for (job, _) in addresses {
@@ -444,6 +469,7 @@ fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
         ("late", &["WeirFleetResultsDeleted"]),
         ("old", &["WeirFleetSnapshotUnreadable"]),
         ("failing", &["WeirFleetLogFailing"]),
+        ("unread", &["WeirFleetResultsUnread"]),
     ] {
         for name in names {
             until(&format!("{name} fires for {job}"), || {

@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
+use std::process::Command;
 use std::thread::JoinHandle;
 
 use preload::{OTHER_CLOCK, preloaded};
@@ -589,5 +590,84 @@ fn truncated_bytes_of_a_datagram_are_counted() {
         assert_eq!(count(&books["received"]), accepted + truncated);
         let (stdout, _) = agent.stop();
         assert_eq!(sum_of(&stdout, "cut.off"), accepted as f64);
+    }
+}
+
+/// Asks an agent on `localhost` at each address: which of its listeners answer, before and after a hand-over.
+const ASK_LOCALHOST: &str = r#"
+ip link set lo up
+[ "$IPV6" = yes ] || sysctl -qw net.ipv6.conf.lo.disable_ipv6=1
+mkdir state
+cat > weir.yaml <<EOF
+udp: ['localhost:8125']
+tcp: ['localhost:8126']
+http: ['localhost:8124']
+admin: localhost:8127
+state_path: $PWD/state
+outputs: {}
+EOF
+weir run --config weir.yaml 2>log &
+agent=$!
+until weir status --admin 127.0.0.1:8127 >answer 2>&1; do
+  kill -0 $agent || { cat log; exit; }
+done
+look() {
+  for host in 127.0.0.1 '[::1]' LocalHost; do
+    bare=${host#[}
+    for place in udp://$host:8125 tcp://$host:8126; do
+      weir send 'seen:1|c' --to $place 2>answer && echo $place
+    done
+    weir status --admin $host:8127 >answer 2>&1 && echo admin $host
+    (exec 3<>/dev/tcp/${bare%]}/8124) 2>answer && echo http $host
+  done
+}
+look
+weir upgrade --config weir.yaml >answer 2>&1 && echo upgraded || cat answer log
+look
+"#;
+
+/// On a machine of its own, with IPv6 and without.
+#[test]
+fn localhost_is_both_families_for_every_listener_and_for_the_admin_address() {
+    let isolated = [
+        "--user",
+        "--map-root-user",
+        "--net",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ];
+    let can = Command::new("unshare").args(isolated).arg("true").status();
+    if !can.is_ok_and(|status| status.success()) {
+        return println!("skipped: this system gives no network namespace");
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
+    for ipv6 in ["yes", "no"] {
+        let directory = tempfile::tempdir().unwrap();
+        let ran = Command::new("timeout")
+            .args(["60", "unshare"])
+            .args(isolated)
+            .args(["bash", "-c", ASK_LOCALHOST])
+            .current_dir(directory.path())
+            .env_clear()
+            .env("IPV6", ipv6)
+            .env(
+                "PATH",
+                format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", program.display()),
+            )
+            .output()
+            .unwrap();
+        let hosts = ["127.0.0.1", "[::1]", "LocalHost"];
+        let answers = hosts.into_iter().filter(|host| ipv6 == "yes" || *host != "[::1]");
+        let look: String = answers
+            .map(|host| format!("udp://{host}:8125\ntcp://{host}:8126\nadmin {host}\nhttp {host}\n"))
+            .collect();
+        assert_eq!(
+            String::from_utf8_lossy(&ran.stdout),
+            format!("{look}upgraded\n{look}"),
+            "IPv6: {ipv6}\n{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
     }
 }

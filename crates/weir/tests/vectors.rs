@@ -12,7 +12,7 @@ use weir_protocol::json::packet_to_json;
 fn parse_prints_every_vector() {
     let text = std::fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../testdata/vectors/protocol.jsonl"
+        "/../../tests/vectors/protocol.jsonl"
     ))
     .unwrap();
     let mut count = 0;

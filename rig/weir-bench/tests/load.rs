@@ -244,6 +244,111 @@ fn bad_input_is_refused_with_the_allowed_values() {
     );
 }
 
+/// The packets that a load of a file with this content sent to a Unix datagram socket, and its manifest.
+fn sent_of_file(content: &[u8], flags: &[&str]) -> (Vec<Vec<u8>>, Value) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(path("payload"), content).unwrap();
+    let socket = UnixDatagram::bind(path("in.sock")).unwrap();
+    let (to, payload, manifest) = (
+        format!("unixgram://{}", path("in.sock")),
+        path("payload"),
+        path("manifest"),
+    );
+    let mut args = vec![
+        "load",
+        "run",
+        "--file",
+        &payload,
+        "--to",
+        &to,
+        "--manifest",
+        &manifest,
+    ];
+    args.extend(flags);
+    let reader = std::thread::spawn(move || {
+        let mut packets = Vec::new();
+        let mut buffer = [0; 65536];
+        loop {
+            match socket.recv(&mut buffer).unwrap() {
+                0 => return packets,
+                length => packets.push(buffer[..length].to_vec()),
+            }
+        }
+    });
+    good(&args);
+    let end = UnixDatagram::unbound().unwrap();
+    end.send_to(b"", path("in.sock")).unwrap();
+    let manifest = std::fs::read_to_string(path("manifest")).unwrap();
+    (reader.join().unwrap(), serde_json::from_str(&manifest).unwrap())
+}
+
+#[test]
+fn a_file_of_lines_or_recorded_packets_is_sent_in_its_order_and_again() {
+    let (packets, manifest) = sent_of_file(b"a:1|c\nb:2|c\n\nc:3|c\n", &["--all-out", "--count", "7"]);
+    assert_eq!(packets, vec![b"a:1|c\nb:2|c\nc:3|c".to_vec(); 3]);
+    assert_eq!(manifest["totals"]["messages"], 9);
+    let recorded = b"\x05\0\0\0a:1|c\x0b\0\0\0b:1|c\nc:2|g";
+    let (packets, manifest) = sent_of_file(recorded, &["--rate", "1k msg/s", "--count", "4"]);
+    assert_eq!(packets, [&b"a:1|c"[..], b"b:1|c\nc:2|g", b"a:1|c"]);
+    assert_eq!(
+        (&manifest["totals"]["messages"], &manifest["totals"]["bytes"]),
+        (&4.into(), &21.into())
+    );
+}
+
+#[test]
+fn requests_of_a_file_are_answered_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (requests, manifest, record) = (path("r.http"), path("manifest"), path("requests.jsonl"));
+    let text = "POST /in?x=1\nX-Own: yes\n\n{\"a\":1}\n###\nGET /health\n";
+    std::fs::write(&requests, text).unwrap();
+    let sink = Sink::start(&["--listen", "http=127.0.0.1:0", "--requests", &record]);
+    let to = format!("{}/", sink.address);
+    good(&[
+        "load",
+        "run",
+        "--file",
+        &requests,
+        "--to",
+        &to,
+        "--all-out",
+        "--count",
+        "5",
+        "--manifest",
+        &manifest,
+    ]);
+    let manifest: Value = serde_json::from_str(&std::fs::read_to_string(manifest).unwrap()).unwrap();
+    let totals = &manifest["totals"];
+    assert_eq!(
+        (&totals["messages"], &totals["acknowledged"]),
+        (&5.into(), &5.into())
+    );
+    assert_eq!(sink.finish().0, 0);
+    let record = std::fs::read_to_string(record).unwrap();
+    let paths: Vec<Value> = record
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["path"].clone())
+        .collect();
+    assert_eq!(paths, ["/in", "/health", "/in", "/health", "/in"]);
+    // Text that is no requests, and none at all, are refused before anything is sent.
+    for (content, hint) in [("hello\n", "line 1"), ("", "nothing to send")] {
+        std::fs::write(&requests, content).unwrap();
+        let output = bench(&[
+            "load",
+            "run",
+            "--file",
+            &requests,
+            "--to",
+            "http://127.0.0.1:9/",
+            "--all-out",
+        ]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.contains(hint), "{text}");
+    }
+}
+
 #[test]
 fn missing_and_dying_targets_end_with_code_3() {
     let dir = tempfile::tempdir().unwrap();

@@ -41,6 +41,48 @@ impl Posts {
     }
 }
 
+/// Whole requests of a file, to which only the host is added.
+pub struct WholeRequests {
+    connection: Connection,
+    headers: String,
+}
+
+impl WholeRequests {
+    pub fn new(host: &str, socket: &Socket, headers: &[String]) -> io::Result<WholeRequests> {
+        let mut all = format!("Host: {host}\r\n");
+        headers.iter().for_each(|header| all.extend([header, "\r\n"]));
+        Ok(WholeRequests {
+            connection: connection(socket)?,
+            headers: all,
+        })
+    }
+}
+
+impl Requests for WholeRequests {
+    fn post(&mut self, request: &[u8], _records: u32, patience: Duration) -> io::Result<PostResult> {
+        const LINE: &[u8] = b"\r\n";
+        const EMPTY_LINE: &[u8] = b"\r\n\r\n";
+        let find = |what: &[u8]| request.windows(what.len()).position(|bytes| bytes == what);
+        let (Some(first), Some(end)) = (find(LINE), find(EMPTY_LINE)) else {
+            return Err(io::Error::other("not a request"));
+        };
+        let (start, rest) = request.split_at(first + LINE.len());
+        let (head, body) = rest.split_at(end + EMPTY_LINE.len() - start.len());
+        let text = String::from_utf8_lossy;
+        let head = format!("{}{}{}", text(start), self.headers, text(head));
+        let response = self.connection.exchange(&head, body, Instant::now() + patience)?;
+        Ok(of_status(response.status))
+    }
+}
+
+fn of_status(status: u16) -> PostResult {
+    match status {
+        200..=299 => PostResult::Taken,
+        429 | 503 => PostResult::Busy,
+        status => PostResult::Rejected(status.to_string()),
+    }
+}
+
 /// Requests over a connected socket, which becomes blocking.
 pub fn connection(socket: &Socket) -> io::Result<Connection> {
     match socket {
@@ -69,10 +111,6 @@ impl Requests for Posts {
         let head = format!("{}{count}Content-Length: {}\r\n\r\n", self.head, body.len());
         let deadline = Instant::now() + patience;
         let response = self.connection.exchange(&head, body, deadline)?;
-        Ok(match response.status {
-            200..=299 => PostResult::Taken,
-            429 | 503 => PostResult::Busy,
-            status => PostResult::Rejected(status.to_string()),
-        })
+        Ok(of_status(response.status))
     }
 }

@@ -13,6 +13,7 @@ pub mod learn;
 pub mod manifest;
 pub mod model;
 pub mod null;
+pub mod own;
 pub mod profile;
 pub mod profiles;
 pub mod recorded;

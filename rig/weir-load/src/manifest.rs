@@ -161,6 +161,9 @@ pub struct Totals {
     /// Messages malformed on purpose, by the name of the error.
     #[serde(default)]
     pub malformed: BTreeMap<String, u64>,
+    /// Messages in requests that the target answered with success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged: Option<u64>,
     /// Packets equal to an earlier one; counted on request (`--no-repeat`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated_packets: Option<u64>,

@@ -222,7 +222,7 @@ impl Records {
             Payload::OtlpLogs => self.otlp_log(&mut out),
             Payload::OtlpMetrics => self.otlp_metric(&mut out),
             Payload::OtlpTraces => self.trace(&mut out, otlp_spans),
-            Payload::Dogstatsd | Payload::Statsd => unreachable!("made by the context model"),
+            Payload::Dogstatsd | Payload::Statsd | Payload::File => unreachable!("made elsewhere"),
         }
         self.index += 1;
         self.record = out;

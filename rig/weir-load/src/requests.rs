@@ -1,7 +1,8 @@
 //! Payloads sent as requests over HTTP or gRPC. Each waits for its answer.
 
 use crate::grpc::Calls;
-use crate::http::Posts;
+use crate::http::{Posts, WholeRequests};
+use crate::profile::Payload;
 use crate::source::Load;
 use crate::target::{Socket, Target};
 use std::io;
@@ -32,6 +33,12 @@ pub fn open(
 ) -> io::Result<Box<dyn Requests>> {
     let payload = load.profile.payload;
     match (target, socket) {
+        (Target::Http { host, .. }, _) if payload == Payload::File => {
+            Ok(Box::new(WholeRequests::new(host, socket, headers)?))
+        }
+        (Target::HttpUnix(_), _) if payload == Payload::File => {
+            Ok(Box::new(WholeRequests::new("localhost", socket, headers)?))
+        }
         (Target::Http { host, path, .. }, _) => {
             Ok(Box::new(Posts::new(payload, host, path, socket, headers)?))
         }
@@ -44,7 +51,7 @@ pub fn open(
 }
 
 /// The header is not `Name: value` on one line.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 #[error("headers: {0:?} is not `Name: value` on one line")]
 pub struct HeaderError(String);
 

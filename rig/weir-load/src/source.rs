@@ -3,9 +3,11 @@
 use crate::columns;
 use crate::compose::{Composer, Packet};
 use crate::model::{Model, PAD};
+use crate::own::OwnPayload;
 use crate::profile::{Mode, Payload, Profile, ProfileError, Transport, UDP_PACKET_MAX};
 use crate::records::Records;
 use crate::sys::Span;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A deterministic stream of packets: each start gives the same packets.
@@ -59,6 +61,26 @@ impl Prebuilt {
         }
     }
 
+    /// The packets of a file, from a place that depends on the connection.
+    fn of(payload: &OwnPayload, connection: u32, connections: u32) -> Prebuilt {
+        let mut bytes = Vec::new();
+        let mut spans = Vec::new();
+        for (packet, messages) in &payload.packets {
+            spans.push(Span {
+                off: bytes.len(),
+                len: packet.len(),
+                messages: *messages,
+            });
+            bytes.extend_from_slice(packet);
+        }
+        Prebuilt {
+            bytes,
+            next: spans.len() * connection as usize / connections as usize,
+            room: spans.iter().map(|span| span.len).max().unwrap_or(0),
+            spans,
+        }
+    }
+
     pub fn packets(&self) -> u64 {
         self.spans.len() as u64
     }
@@ -90,6 +112,8 @@ pub struct Load {
     pub seed: u64,
     /// Absent for payloads of records.
     pub model: Option<Arc<Model>>,
+    /// The content of the user's file.
+    own: Option<Arc<OwnPayload>>,
 }
 
 impl Load {
@@ -110,7 +134,7 @@ impl Load {
             | Payload::OtlpLogs
             | Payload::OtlpMetrics
             | Payload::OtlpTraces => (transport == Transport::Http, carriers(Transport::Http)),
-            Payload::Dogstatsd => (true, ""),
+            Payload::Dogstatsd | Payload::File => (true, ""),
             Payload::Statsd => (transport != Transport::Http, "udp, unixgram, unix, tcp"),
             Payload::Syslog3164 | Payload::Syslog5424 | Payload::Json | Payload::ApacheCommon => (true, ""),
         };
@@ -129,8 +153,16 @@ impl Load {
         } else {
             None
         };
+        let own = profile
+            .file
+            .as_ref()
+            .map(|file| OwnPayload::read(Path::new(file), profile, transport));
+        let own = own.transpose()?.map(Arc::new);
+        let mut profile = profile.clone();
+        profile.rate = profile.rate.or(own.as_ref().and_then(|own| own.rate));
         Ok(Load {
-            profile: profile.clone(),
+            profile,
+            own,
             name: name.to_string(),
             transport,
             seed,
@@ -145,9 +177,11 @@ impl Load {
 
     /// The composed stream of a connection, in any mode.
     pub fn composed(&self, connection: u32) -> Box<dyn PacketSource> {
-        match &self.model {
-            Some(model) => Box::new(Composer::new(model, connection, self.profile.connections)),
-            None => Box::new(Records::new(&self.profile, self.transport, self.seed, connection)),
+        let connections = self.profile.connections;
+        match (&self.model, &self.own) {
+            (Some(model), _) => Box::new(Composer::new(model, connection, connections)),
+            (None, Some(own)) => Box::new(Prebuilt::of(own, connection, connections)),
+            (None, None) => Box::new(Records::new(&self.profile, self.transport, self.seed, connection)),
         }
     }
 
@@ -167,6 +201,14 @@ impl Load {
 
     /// Maximum size of a packet.
     pub fn packet_max(&self) -> u64 {
+        if let Some(own) = &self.own {
+            return own
+                .packets
+                .iter()
+                .map(|(bytes, _)| bytes.len())
+                .max()
+                .unwrap_or(0) as u64;
+        }
         let message = self.model.as_ref().map_or(0, |m| m.message_max as u64);
         self.profile.packet_size_on(self.transport).max().max(message)
     }

@@ -7,7 +7,7 @@ use crate::manifest::{
     VERSION,
 };
 use crate::model::{DISTRIBUTION, GAUGE, KINDS, Model, SET};
-use crate::profile::{Churn, ValueKind};
+use crate::profile::{Churn, Transport, ValueKind};
 use crate::run::{Report, SentStream};
 use crate::source::Load;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -591,6 +591,9 @@ pub fn manifest(load: &Load, target: &str, report: &Report, detail: &Detail) -> 
         manifest.totals.bytes = report.bytes;
         manifest.columns = Some(columns.clone());
     }
+    // Requests that the target did not take are not among those sent.
+    let is_answered = load.transport == Transport::Http && !load.is_columns();
+    manifest.totals.acknowledged = is_answered.then_some(report.messages);
     manifest.target = Some(target.to_string());
     manifest.started_unix_ns = report.started_unix_ns;
     manifest.sending = Sending {

@@ -1,4 +1,5 @@
 //! The load generator.
 
 mod model;
+mod own;
 mod send;

@@ -233,7 +233,7 @@ fn power_at_seven_pairs() {
     within("exactly at the threshold", with(0.05, flagged), 0.40, 0.60);
 }
 
-/// With the pairs and the slow-downs of `scripts/record/slow-downs.sh`. Nine of ten intervals hold the truth: where noise is normal
+/// With the pairs and the slow-downs of `rig/scripts/record/slow-downs.sh`. Nine of ten intervals hold the truth: where noise is normal
 /// exactly so many, to within the error of this count (0.3 %), where one run in ten is disturbed rather more.
 #[test]
 fn intervals_cover_the_truth() {

@@ -1,8 +1,9 @@
-//! The base of the rig: addresses, clocks, system calls, the table of UDP sockets, an HTTP client and a parser of Prometheus text. It knows
+//! The base of the rig: addresses, clocks, counters of the processor, system calls, the table of UDP sockets, an HTTP client and a parser of Prometheus text. It knows
 //! nothing of loads, sinks or comparisons.
 
 pub mod address;
 pub mod clock;
+pub mod counter;
 pub mod cpu;
 pub mod http;
 pub mod process;

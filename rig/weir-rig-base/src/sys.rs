@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -153,6 +153,43 @@ pub fn wait_termination(timeout: Duration) -> bool {
     };
     // SAFETY: the pointers are valid or null for the call.
     unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &timeout) > 0 }
+}
+
+/// Opens a counter of a thread, and of everything that it starts from now on, in user space only.
+pub fn open_counter(event: (u32, u64), thread: i32) -> io::Result<OwnedFd> {
+    // `struct perf_event_attr` of linux/perf_event.h in its first version, as eight words; the libc crate does not have it.
+    const SIZE: u64 = 64;
+    const INHERIT: u64 = 1 << 1;
+    const EXCLUDE_KERNEL: u64 = 1 << 5;
+    const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+    const TIMES_ENABLED_AND_RUNNING: u64 = 3;
+    const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
+    let (kind, config) = event;
+    let flags = INHERIT | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR;
+    let attributes: [u64; 8] = [
+        u64::from(kind) | SIZE << 32,
+        config,
+        0,
+        0,
+        TIMES_ENABLED_AND_RUNNING,
+        flags,
+        0,
+        0,
+    ];
+    // SAFETY: the pointer is valid for the call, and its size is in the structure; the other arguments are plain numbers.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            attributes.as_ptr(),
+            thread,
+            -1 as libc::c_int,
+            -1 as libc::c_int,
+            CLOSE_ON_EXEC,
+        )
+    };
+    let fd = check(fd as libc::c_int)?;
+    // SAFETY: the kernel has just opened it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn switch_on(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<()> {

@@ -39,20 +39,25 @@ fn parse_tcp(text: &str) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// The receive queues of all TCP connections of this network namespace, by inode.
-pub fn tcp_queues() -> Vec<(u64, u64)> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter();
-    let texts = tables.filter_map(|p| fs::read_to_string(p).ok());
-    texts.flat_map(|t| parse_tcp(&t)).collect()
+/// Two tables of the network namespace of a process: a container's sockets are not in ours.
+fn tables(pid: i32, names: [&str; 2]) -> impl Iterator<Item = String> {
+    let paths = names.map(|name| format!("/proc/{pid}/net/{name}"));
+    paths.into_iter().filter_map(|path| fs::read_to_string(path).ok())
+}
+
+/// The receive queues of all TCP connections in the network namespace of a process, by inode.
+pub fn tcp_queues(pid: i32) -> Vec<(u64, u64)> {
+    tables(pid, ["tcp", "tcp6"]).flat_map(|t| parse_tcp(&t)).collect()
+}
+
+/// All UDP sockets in the network namespace of a process.
+pub fn rows_of(pid: i32) -> Vec<Row> {
+    tables(pid, ["udp", "udp6"]).flat_map(|t| parse(&t)).collect()
 }
 
 /// All UDP sockets of this network namespace.
 pub fn rows() -> Vec<Row> {
-    ["/proc/net/udp", "/proc/net/udp6"]
-        .iter()
-        .filter_map(|p| fs::read_to_string(p).ok())
-        .flat_map(|t| parse(&t))
-        .collect()
+    rows_of(std::process::id() as i32)
 }
 
 /// Datagrams that the kernel dropped at the sockets on a local port. `None` without such a socket.

@@ -135,7 +135,7 @@ func read(t *testing.T, body []byte) (rows []row) {
 
 // TestVectorsAreReadByThePublishedMessage compares the vectors of the repository with what the message has.
 func TestVectorsAreReadByThePublishedMessage(t *testing.T) {
-	files, err := filepath.Glob("../../../../testdata/vectors/columns/*.json")
+	files, err := filepath.Glob("../../../../tests/vectors/columns/*.json")
 	if err != nil || len(files) < 4 {
 		t.Fatalf("%d vectors, %v", len(files), err)
 	}

@@ -61,7 +61,7 @@ func TestVectors(t *testing.T) {
 	if _, err := os.Stat("../../../../Cargo.toml"); err != nil {
 		t.Skip("the client stands alone here, without the vectors")
 	}
-	f, err := os.Open("../../../../testdata/vectors/protocol.jsonl")
+	f, err := os.Open("../../../../tests/vectors/protocol.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

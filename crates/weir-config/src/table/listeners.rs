@@ -90,7 +90,7 @@ settings! {
     /// Listeners and allowed senders.
     pub struct Listeners {
         udp: Vec<Listen> = "['8125']"
-            .effect("UDP addresses to receive on: `host:port`, or a port alone, which `bind_host` completes. The host `*` is every interface, and `localhost` is 127.0.0.1 and ::1.")
+            .effect("UDP addresses to receive on: `host:port`, or a port alone, which `bind_host` completes. The host `*` is every interface, and `localhost` is 127.0.0.1 and ::1; the default is 127.0.0.1 alone.")
             .zero("An empty list, or the port `0` alone: no UDP. `host:0` lets the kernel choose a port.")
             .change("to use another port, or to `[]` for no UDP.")
             .also(&["DD_DOGSTATSD_PORT"])

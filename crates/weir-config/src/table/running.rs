@@ -58,7 +58,7 @@ settings! {
     /// The process and its admin interface.
     pub struct Running {
         admin: AdminAddress = "127.0.0.1:8127"
-            .effect("Address of the admin HTTP server: metrics, status, the live page, profiles. Programs on the same machine may ask for everything; `admin_remote` says what others may.")
+            .effect("Address of the admin HTTP server: metrics, status, the live page, profiles. The host `*` is every interface, and `localhost` is 127.0.0.1 and ::1. Programs on the same machine may ask for everything; `admin_remote` says what others may.")
             .zero("`off` or empty: no admin server.")
             .change("if your Prometheus scrapes from another machine.")
             .common();

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD_INDIFFERENT;
 use rdkafka::ClientContext;
 use rdkafka::client::OAuthToken;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
@@ -200,35 +202,12 @@ pub(crate) fn overridden(mut config: ClientConfig, brokers: &Brokers) -> ClientC
 /// The Unix second at which a token expires, if it is a JSON Web Token that says so.
 fn expiry(token: &str) -> Option<i64> {
     let claims = token.split('.').nth(1)?;
-    let claims = base64_of_urls(claims)?;
+    let claims = URL_SAFE_NO_PAD_INDIFFERENT.decode(claims).ok()?;
     let claims = std::str::from_utf8(&claims).ok()?;
     let (_, rest) = claims.split_once("\"exp\"")?;
     let rest = rest.trim_start().strip_prefix(':')?.trim_start();
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok()
-}
-
-/// Decodes base64 with the alphabet of URLs, without padding.
-fn base64_of_urls(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let (mut bits, mut held) = (0_u32, 0);
-    for digit in text.trim_end_matches('=').bytes() {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'-' => 62,
-            b'_' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8);
-        }
-    }
-    Some(bytes)
 }
 
 /// Settings of a reading client.

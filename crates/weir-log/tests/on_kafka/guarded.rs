@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use weir_broker::{Broker, Guard};
@@ -52,23 +54,11 @@ fn token(user: &str, expires: i64) -> String {
         "{{\"sub\": \"{user}\", \"iat\": {}, \"exp\": {expires}}}",
         expires - 7200
     );
-    format!("{}.{}.", base64("{\"alg\": \"none\"}"), base64(&claims))
-}
-
-/// With the alphabet of URLs, without padding.
-fn base64(text: &str) -> String {
-    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let bits: Vec<bool> = text
-        .bytes()
-        .flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1))
-        .collect();
-    let digit = |bits: &[bool]| {
-        let value = (0..6).fold(0, |value, at| {
-            value << 1 | usize::from(bits.get(at) == Some(&true))
-        });
-        alphabet[value] as char
-    };
-    bits.chunks(6).map(digit).collect()
+    format!(
+        "{}.{}.",
+        BASE64_URL_SAFE_NO_PAD.encode("{\"alg\": \"none\"}"),
+        BASE64_URL_SAFE_NO_PAD.encode(&claims)
+    )
 }
 
 #[test]

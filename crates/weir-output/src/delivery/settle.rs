@@ -48,8 +48,20 @@ impl Delivery {
         })
     }
 
-    /// Encodes received batches and delivers them, for at most `patience`; [`Delivery::shutdown`] follows. An endpoint that fails, or
-    /// that has everything on disk, gets a moment.
+    /// Encodes received batches, for at most `patience`; [`Delivery::shutdown`] follows. That needs no endpoint: a disk queue gets the payloads,
+    /// and sums that the next process continues contain them.
+    pub async fn encode_last(&self, patience: Duration) {
+        let shared = &self.shared;
+        let deadline = shared.clock.now() + patience;
+        shared.advance(Stage::Draining);
+        tokio::select! {
+            biased;
+            () = self.wait_for(|_| shared.stage() >= Stage::Encoded) => {}
+            () = shared.clock.sleep_until(deadline) => {}
+        }
+    }
+
+    /// As [`Delivery::encode_last`], and delivers in the same time. An endpoint that fails, or that has everything on disk, gets a moment.
     pub async fn deliver_last(&self, patience: Duration) {
         let shared = &self.shared;
         let deadline = shared.clock.now() + patience;

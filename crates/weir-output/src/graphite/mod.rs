@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use weir_aggregate::{Batch, Expansion};
 use weir_config::{SettingProblem, SettingType, choices, settings};
 use weir_protocol::Kind as MetricKind;
@@ -19,6 +18,7 @@ use crate::StartError;
 use crate::claims::{self, Notes, shown};
 use crate::datagrams::Udp;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Payload, Transport};
+use crate::names::connect_tcp;
 use crate::preview;
 use crate::probe::Destination;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, QueueSettings, Start};
@@ -231,9 +231,7 @@ impl Tcp {
     async fn attempt(&self, body: &[u8]) -> Result<(), SendError> {
         let (host, port) = &self.host;
         let began = Instant::now();
-        let mut stream = TcpStream::connect((host.as_str(), *port))
-            .await
-            .map_err(SendError::Connect)?;
+        let mut stream = connect_tcp(host, *port).await.map_err(SendError::Connect)?;
         let round_trip = began.elapsed();
         // A process that dies here must not end a line early that the receiver then takes for a whole one.
         reset_on_close(&stream, true)?;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD_INDIFFERENT;
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
@@ -206,25 +208,7 @@ fn duration_of(bytes: &[u8]) -> Option<Duration> {
 
 /// Base64 with or without padding, as in gRPC headers.
 fn base64(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
-    let (mut held, mut bits) = (0u32, 0);
-    for byte in text.trim_end_matches('=').bytes() {
-        let digit = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            _ => return None,
-        };
-        held = (held << 6 | u32::from(digit)) & 0xff_ffff;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((held >> bits) as u8);
-        }
-    }
-    Some(bytes)
+    STANDARD_NO_PAD_INDIFFERENT.decode(text).ok()
 }
 
 fn percent_decoded(text: &str) -> String {

@@ -14,6 +14,7 @@ use weir_units::Address;
 
 use super::{Block, RelaySettings, StreamFraming};
 use crate::datagrams::next_end;
+use crate::names::{connect_tcp, connect_udp};
 use crate::tcp::reset_on_close;
 
 /// Time a machine may take to refuse a port.
@@ -44,19 +45,11 @@ impl Connection {
     pub async fn open(address: &Address) -> io::Result<Self> {
         match address {
             Address::Udp { host, port } => {
-                let mut last = io::Error::other("the name has no address");
-                for address in tokio::net::lookup_host((host.as_str(), *port)).await? {
-                    let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                    let socket = UdpSocket::bind(local).await?;
-                    match socket.connect(address).await {
-                        Ok(()) => return Ok(Self::Udp(socket)),
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
+                let mut found = connect_udp(host, *port).await?;
+                Ok(Self::Udp(found.swap_remove(0)))
             }
             Address::Tcp { host, port } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                let stream = connect_tcp(host, *port).await?;
                 stream.set_nodelay(true)?;
                 Ok(Self::Tcp(stream))
             }

@@ -4,6 +4,8 @@ use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD_INDIFFERENT;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use weir_config::{AdminRemote, Running};
@@ -181,32 +183,9 @@ fn token(authorization: &[u8]) -> Option<Vec<u8>> {
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
-    let decoded = base64(value)?;
+    let decoded = STANDARD_NO_PAD_INDIFFERENT.decode(value).ok()?;
     let user = decoded.iter().position(|&byte| byte == b':')?;
     Some(decoded[user + 1..].to_vec())
-}
-
-/// Decodes base64, with or without padding.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let (mut bits, mut held) = (0_u32, 0);
-    for byte in text.trim_end_matches('=').bytes() {
-        let six = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(six);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8);
-        }
-    }
-    Some(bytes)
 }
 
 /// Takes the same time wherever the texts differ.

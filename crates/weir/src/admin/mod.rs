@@ -27,6 +27,7 @@ mod preview;
 mod query;
 pub mod series;
 mod server;
+mod sockets;
 pub mod status;
 mod tables;
 mod taps;
@@ -36,6 +37,7 @@ pub use connections::{Connection, ConnectionLimits, Connections, TimeoutStream};
 #[doc(hidden)]
 pub use server::answer_on;
 pub use server::{AdminServer, Gate};
+pub use sockets::{AdminBindError, AdminSockets};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;

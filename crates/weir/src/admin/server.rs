@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -17,7 +17,6 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::access::{self, Callers};
@@ -29,6 +28,7 @@ use super::explain::{ExplainError, ExplainRequest};
 use super::losses::losses;
 use super::page;
 use super::query::Query;
+use super::sockets::{AdminBindError, AdminSockets};
 use super::taps;
 use super::{AdminSource, ScrapeRequest};
 use crate::history::Recent;
@@ -74,8 +74,7 @@ const INDEX: &str = "weir\n\n\
 
 /// A bound admin address.
 pub struct AdminServer {
-    listener: TcpListener,
-    address: SocketAddr,
+    sockets: AdminSockets,
     gate: Gate,
 }
 
@@ -123,34 +122,24 @@ impl Gate {
 }
 
 impl AdminServer {
-    pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        Self::on(TcpListener::bind(address).await?)
+    pub async fn bind(address: SocketAddr) -> Result<Self, AdminBindError> {
+        AdminSockets::bind(&[address], |_| None).await.map(Self::on)
     }
 
-    /// Uses the socket of another process.
-    pub fn of_process(listener: std::net::TcpListener) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        Self::on(TcpListener::from_std(listener)?)
-    }
-
-    fn on(listener: TcpListener) -> io::Result<Self> {
-        let address = listener.local_addr()?;
+    /// Uses bound sockets.
+    pub fn on(sockets: AdminSockets) -> Self {
         let gate = Gate::new();
-        Ok(Self {
-            listener,
-            address,
-            gate,
-        })
+        Self { sockets, gate }
     }
 
-    /// The socket and its gate, to be handed over.
-    pub fn share(&self) -> io::Result<(OwnedFd, Gate)> {
-        Ok((self.listener.as_fd().try_clone_to_owned()?, self.gate.clone()))
+    /// The sockets and their gate, to be handed over.
+    pub fn share(&self) -> io::Result<(Vec<OwnedFd>, Gate)> {
+        Ok((self.sockets.share()?, self.gate.clone()))
     }
 
-    /// The bound address, with the actual port.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// The sockets, which know their addresses.
+    pub fn sockets(&self) -> &AdminSockets {
+        &self.sockets
     }
 
     /// Answers until the future is dropped.
@@ -161,7 +150,7 @@ impl AdminServer {
         loop {
             self.gate.opened().await;
             let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
+                accepted = self.sockets.accept() => accepted,
                 () = self.gate.closed() => continue,
             };
             let (stream, peer) = match accepted {

@@ -359,6 +359,9 @@ tables! {
     }
 
     FLEET_SENT: SentRow, by ["output"], {
+        /// Partitions whose results this process delivers to an output.
+        gauge("weir_fleet_sent_partitions", "fleet.sent[].partitions", "partitions"),
+            Normal("Partitions move when a process joins or ends. If the sum over all processes stays below that of `weir_fleet_partitions`, results wait in the log."), |row| Some(row.partitions as f64);
         /// Buckets of the fleet that an output has received.
         counter("weir_fleet_sent_buckets_total", "fleet.sent[].buckets", "buckets"),
             Normal("It rises with each bucket that closes."), |row| Some(row.buckets as f64);

@@ -125,9 +125,19 @@ pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr
         set.get_or_insert(address);
     }
     let loaded = config::load(&inputs)?;
-    loaded.config.addresses.admin.ok_or_else(|| {
+    answering(&loaded.config.addresses.admin).ok_or_else(|| {
         Failure::usage("admin is off, so this agent cannot be asked; --admin names another address")
     })
+}
+
+/// The first address where somebody answers, or the first: of `localhost` an agent may have one alone. `None` without any.
+pub fn answering(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    let (first, others) = addresses.split_first()?;
+    let answers = |address: &&SocketAddr| TcpStream::connect_timeout(address, TIMEOUT).is_ok();
+    if others.is_empty() || answers(&first) {
+        return Some(*first);
+    }
+    Some(*others.iter().find(answers).unwrap_or(first))
 }
 
 /// Default address of a merge, and the variable that sets it.

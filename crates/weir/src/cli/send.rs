@@ -146,13 +146,10 @@ pub enum Sender {
 impl Sender {
     pub fn connect(address: &Address, newline: bool) -> io::Result<Sender> {
         Ok(match address {
-            Address::Udp { host, port } => {
-                let target = resolve(host, *port)?;
-                let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                let socket = UdpSocket::bind(any)?;
-                socket.connect(target)?;
-                Sender::Udp(socket)
-            }
+            Address::Udp { host, port } => Sender::Udp(match weir_units::loopbacks(host, *port) {
+                Some(both) => first_of(both, listening)?,
+                None => connected(resolve(host, *port)?)?,
+            }),
             Address::UnixDatagram(path) => {
                 let socket = UnixDatagram::unbound()?;
                 socket.set_write_timeout(Some(TIMEOUT))?;
@@ -168,7 +165,11 @@ impl Sender {
                 }
             }
             Address::Tcp { host, port } => {
-                let stream = TcpStream::connect_timeout(&resolve(host, *port)?, TIMEOUT)?;
+                let connect = |target| TcpStream::connect_timeout(&target, TIMEOUT);
+                let stream = match weir_units::loopbacks(host, *port) {
+                    Some(both) => first_of(both, connect)?,
+                    None => connect(resolve(host, *port)?)?,
+                };
                 stream.set_write_timeout(Some(TIMEOUT))?;
                 Sender::Stream {
                     stream: Box::new(stream),
@@ -212,6 +213,28 @@ fn refused(socket: &UdpSocket, target: SocketAddr) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Takes the first address, or else the second; the error is that of the first.
+fn first_of<T>(
+    [first, second]: [SocketAddr; 2],
+    mut take: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    take(first).or_else(|error| take(second).map_err(|_| error))
+}
+
+fn connected(target: SocketAddr) -> io::Result<UdpSocket> {
+    let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(target)?;
+    Ok(socket)
+}
+
+/// A socket to a process on this machine that listens: an empty packet, which says nothing to it, would be refused at once.
+fn listening(target: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = connected(target)?;
+    socket.send(&[])?;
+    socket.take_error()?.map_or(Ok(socket), Err)
 }
 
 fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {

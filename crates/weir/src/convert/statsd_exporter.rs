@@ -12,9 +12,11 @@ use super::{
 use weir_config::node::{Key, Node};
 use weir_config::show_text;
 
+mod conflicts;
 mod expressions;
 mod flags;
 
+use conflicts::Named;
 use flags::Flags;
 
 /// Converts the text of a mapping file and the arguments of the command line.
@@ -117,6 +119,8 @@ struct Converter {
     mappings: usize,
     /// The exposition of the metrics of mappings with options of their own, by the number of the mapping.
     forms: Vec<(usize, Form)>,
+    /// The names that mappings give.
+    named: Vec<Named>,
     left: Vec<Unconverted>,
 }
 
@@ -291,6 +295,9 @@ impl Converter {
             let _ = writeln!(written, "        name: {}", show_text(&template(text("name"))));
             let labels = field("labels").map_or(&[][..], |(_, node)| map(node));
             let honor = is_yes(text("honor_labels"));
+            let is_histogram = form.observer.unwrap_or(self.default_observer) == Observer::Histogram;
+            self.named
+                .extend(Named::new(node, text("name"), types, is_histogram));
             let mark = (form != Form::default()).then_some(self.mappings);
             write_labels(labels, mark, honor, template, &mut written);
             // A gauge that comes back after its time begins at zero.
@@ -443,6 +450,7 @@ impl Converter {
         }
         let _ = writeln!(body, "    quantiles: [{}]", self.quantiles.join(", "));
         self.write_forms(&mut body);
+        self.left.extend(conflicts::notes(&self.named));
         finish(&body, self.left, "a statsd_exporter mapping")
     }
 
@@ -770,6 +778,41 @@ mod tests {
         ] {
             assert!(converted.yaml.contains(part), "{part}: {}", converted.yaml);
         }
+    }
+
+    #[test]
+    fn mappings_that_want_one_name_are_reported() {
+        let text = "defaults: {observer_type: histogram}\nmappings:\n\
+                    - {match: a.*.time, name: a_time}\n- {match: a.*.time_count, name: a.time_count}\n\
+                    - {match: a.*.time_bucket, name: a_time_bucket}\n- {match: a.*.time_max, name: a_time_max}\n\
+                    - {match: b.*, name: b, match_metric_type: gauge}\n- {match: c.*, name: b, match_metric_type: counter}\n\
+                    - {match: d.*, name: d, match_metric_type: counter}\n- {match: e.*, name: d}\n\
+                    - {match: d.*.sum, name: d_sum}\n- {match: f.*, name: $1, observer_type: summary}\n\
+                    - {match: g.*, name: g, observer_type: summary}\n- {match: h.*, name: g_bucket}\n";
+        let converted = convert(text, &[]).unwrap();
+        let notes: Vec<(usize, &str)> = converted
+            .left
+            .iter()
+            .map(|note| (note.line, note.message.split(';').next().unwrap()))
+            .collect();
+        assert_eq!(
+            notes,
+            [
+                (
+                    4,
+                    "name: a_time_count is also a series of the timers and histograms that line 3 names a_time"
+                ),
+                (
+                    5,
+                    "name: a_time_bucket is also a series of the timers and histograms that line 3 names a_time"
+                ),
+                (8, "name: line 7 gives b to metrics of another kind"),
+                (
+                    11,
+                    "name: d_sum is also a series of the timers and histograms that line 10 names d"
+                ),
+            ]
+        );
     }
 
     #[test]

@@ -3,14 +3,14 @@
 use super::Finding;
 use crate::admin::losses::{self, Loss};
 use crate::admin::status::Status;
-use crate::cli::agent::fetch;
+use crate::cli::agent::{answering, fetch};
 use crate::config::Loaded;
 
 const CHECK: &str = "agent";
 
 /// Whether an agent runs, is ready, and has applied its configuration.
 pub fn look(loaded: &Loaded) -> (Option<Status>, Vec<Finding>) {
-    let Some(address) = loaded.config.addresses.admin else {
+    let Some(address) = answering(&loaded.config.addresses.admin) else {
         let found = "admin is off, so the agent cannot be asked";
         return (None, vec![Finding::skipped(CHECK, "admin", found)]);
     };

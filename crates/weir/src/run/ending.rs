@@ -56,9 +56,7 @@ impl Outputs {
         self.handle.block_on(async {
             let mut ending = JoinSet::new();
             for (output, is_settled) in settled.0 {
-                // An output that accepted nothing until now is not waited for.
-                let patience = if is_settled { patience } else { Duration::ZERO };
-                ending.spawn(async move { output.finish(patience).await });
+                ending.spawn(async move { output.finish(is_settled, patience).await });
             }
             while ending.join_next().await.is_some() {}
         });

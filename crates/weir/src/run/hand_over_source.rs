@@ -57,8 +57,8 @@ pub struct HandOverSource {
     /// The socket in the state directory. It passes to the next process with the lock.
     pub listener: Option<UnixListener>,
     pub notify: Arc<Notify>,
-    /// The admin address.
-    pub admin: Option<(OwnedFd, Gate)>,
+    /// The sockets of the admin address.
+    pub admin: Option<(Vec<OwnedFd>, Gate)>,
     pub starter: Option<Starter>,
     /// The requester of the new process, which waits for the result.
     pub asked: Mutex<Vec<Channel>>,
@@ -379,8 +379,9 @@ impl HandOverSource {
             let head = serde_json::to_vec(source).map_err(io::Error::other)?;
             channel.send(hand_over::SOCKETS, &head, &descriptors)?;
         }
-        if let Some((socket, _)) = &self.admin {
-            channel.send(hand_over::ADMIN, &[], &[socket.as_fd()])?;
+        if let Some((sockets, _)) = &self.admin {
+            let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            channel.send(hand_over::ADMIN, &[], &sockets)?;
         }
         channel.send(hand_over::SOCKETS_END, &[], &[])
     }

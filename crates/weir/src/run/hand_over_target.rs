@@ -49,7 +49,7 @@ pub struct HandOverTarget {
     before: Greeting,
     process: Option<OtherProcess>,
     sockets: PassedSockets,
-    admin: Option<OwnedFd>,
+    admin: Vec<OwnedFd>,
 }
 
 /// The result of a hand-over.
@@ -154,7 +154,7 @@ impl HandOverTarget {
         };
         let (channel, peer) = begun().map_err(|error| failed("the running process", &error))?;
         let process = OtherProcess::of(peer.pid);
-        let (mut sockets, mut admin) = (PassedSockets::default(), None);
+        let (mut sockets, mut admin) = (PassedSockets::default(), Vec::new());
         let asked = (|| {
             let hello = serde_json::to_vec(&Hello::new(HandOverRequest::TakeOver))?;
             say(&channel, hand_over::HELLO, &hello)?;
@@ -181,12 +181,12 @@ impl HandOverTarget {
         std::mem::take(&mut self.sockets)
     }
 
-    /// Its admin socket, if this process has the same address.
+    /// Its admin socket at an address of this process. The others close with this value.
     pub fn admin(&mut self, wanted: SocketAddr) -> Option<TcpListener> {
-        let listener = TcpListener::from(self.admin.take()?);
-        let bound = listener.local_addr().ok()?;
-        let is_same = bound == wanted || wanted.port() == 0 && bound.ip() == wanted.ip();
-        is_same.then_some(listener)
+        let is_same = |bound: SocketAddr| bound == wanted || wanted.port() == 0 && bound.ip() == wanted.ip();
+        let mut addresses = self.admin.iter().map(local_address);
+        let at = addresses.position(|bound| bound.is_some_and(is_same))?;
+        Some(TcpListener::from(self.admin.swap_remove(at)))
     }
 
     /// Everything is prepared: from now on no process receives, until [`TakenOver::running`].
@@ -299,10 +299,15 @@ fn say(channel: &Channel, tag: u8, body: &[u8]) -> io::Result<()> {
     }
 }
 
+/// The address of a socket of IPv4 or IPv6.
+fn local_address(socket: &OwnedFd) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
+}
+
 fn receive_sockets(
     channel: &Channel,
     sockets: &mut PassedSockets,
-    admin: &mut Option<OwnedFd>,
+    admin: &mut Vec<OwnedFd>,
 ) -> io::Result<()> {
     loop {
         let message = channel.receive()?;
@@ -313,7 +318,7 @@ fn receive_sockets(
                     sockets.add_of_process(&of, socket);
                 }
             }
-            hand_over::ADMIN => *admin = message.descriptors.into_iter().next(),
+            hand_over::ADMIN => admin.extend(message.descriptors),
             hand_over::SOCKETS_END => return Ok(()),
             _ => return Err(message.unexpected()),
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, Callers, ConnectionLimits};
+use crate::admin::{AdminServer, AdminSockets, Callers, ConnectionLimits};
 use crate::budget::Budget;
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -114,18 +114,16 @@ fn control(
     let (mut signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-        let admin = match config.addresses.admin {
-            None => None,
-            Some(address) => {
-                let passed = target.as_mut().and_then(|target| target.admin(address));
-                let bound = match passed {
-                    Some(listener) => AdminServer::of_process(listener),
-                    None => AdminServer::bind(address).await,
-                };
-                Some(bound.map_err(|error| {
-                    let remedy = "--admin sets another address, or off";
-                    Failure::runtime(format!("admin: {address} cannot be bound: {error}; {remedy}"))
-                })?)
+        let admin = match config.addresses.admin.as_slice() {
+            [] => None,
+            addresses => {
+                let passed = |address| target.as_mut().and_then(|target| target.admin(address));
+                let bound = AdminSockets::bind(addresses, passed).await;
+                Some(
+                    bound
+                        .map(AdminServer::on)
+                        .map_err(|error| Failure::runtime(error.to_string()))?,
+                )
             }
         };
         Ok::<_, Failure>((signals, admin))
@@ -265,8 +263,8 @@ async fn serve(
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
     let _ = view.reloads.set(sender);
     if let Some(server) = admin {
-        let address = server.address();
-        tracing::info!("admin on http://{address}");
+        let address = server.sockets().first();
+        server.sockets().announce();
         tracing::info!("{}", banner(reloader.current(), address));
         let callers = Callers::new(&reloader.current().config.running);
         if !address.ip().to_canonical().is_loopback() {

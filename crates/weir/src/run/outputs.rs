@@ -505,14 +505,20 @@ impl Output {
         }
     }
 
-    pub(super) async fn finish(&self, patience: Duration) {
+    /// Ends after the last flush. An output that accepted nothing until now, which is not settled, does not deliver it.
+    pub(super) async fn finish(&self, is_settled: bool, patience: Duration) {
         match self {
             Output::Scrape(_) => {}
             Output::Delivered(_, delivery) => {
-                delivery.deliver_last(patience).await;
+                if is_settled {
+                    delivery.deliver_last(patience).await;
+                } else {
+                    delivery.encode_last(patience).await;
+                }
                 delivery.shutdown(Duration::ZERO).await;
             }
-            Output::Relay(relay) => relay::finish(relay, patience).await,
+            Output::Relay(relay) if is_settled => relay::finish(relay, patience).await,
+            Output::Relay(relay) => relay.shutdown(Duration::ZERO).await,
         }
     }
 

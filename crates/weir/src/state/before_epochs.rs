@@ -1,6 +1,6 @@
 //! State directories of the first version, whose files have no epochs: this version continues what they hold, or reports it by number.
 //!
-//! `testdata/state/before-epochs` was left by commit a010c09b, with two workers, buckets of ten seconds, the scrape and a file. It had
+//! `tests/state/before-epochs` was left by commit a010c09b, with two workers, buckets of ten seconds, the scrape and a file. It had
 //! delivered a bucket with 12 samples, and then received 12 more, of every kind. `stopped`: then it was stopped. `killed`: its checkpoint had
 //! those, and it received five more before the kill. Started on a copy, a010c09b itself continued 12 samples of both, and reported five as
 //! lost after the kill, and flushed these values.
@@ -33,7 +33,7 @@ struct Started {
 }
 
 fn copy(of: &str) -> tempfile::TempDir {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/state/before-epochs");
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/state/before-epochs");
     let to = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(from.join(of)).unwrap() {
         let entry = entry.unwrap();

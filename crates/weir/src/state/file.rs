@@ -360,11 +360,11 @@ mod tests {
     use super::*;
     use crate::state::content::OpenBucket;
 
-    /// `testdata/state/version-N` was written by a weir that wrote version N. A change after which it cannot be read needs a
+    /// `tests/state/version-N` was written by a weir that wrote version N. A change after which it cannot be read needs a
     /// version of its own.
     #[test]
     fn every_version_that_is_read_has_a_file_of_its_time() {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/state");
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/state");
         for version in OLDEST_VERSION..=VERSION {
             let name = format!("version-{version}");
             let content = read(&SystemDisk::of(&directory), &name, 1 << 20)

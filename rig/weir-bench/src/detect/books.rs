@@ -46,6 +46,7 @@ pub fn fetch(
 /// has taken everything from its socket may still have it in a queue of its own.
 pub fn count(
     (url, names): (&str, &[String]),
+    before: f64,
     manifest: &Path,
     report: &Path,
     mut watch: impl FnMut() -> Result<(), Problem>,
@@ -55,10 +56,7 @@ pub fn count(
     let (mut last, mut risen) = (0.0, Instant::now());
     loop {
         watch()?;
-        let seen = telemetry::count(url, names, Duration::from_secs(10));
-        let seen = seen.map_err(|e| Problem::Invalid(format!("{url}: {e}")))?;
-        // A counter with labels appears with its first message.
-        let seen = seen.unwrap_or(0.0);
+        let seen = counted(url, names)? - before;
         if seen > last {
             (last, risen) = (seen, Instant::now());
         }
@@ -68,6 +66,14 @@ pub fn count(
         }
         thread::sleep(PAUSE);
     }
+}
+
+/// The target's counters now.
+pub fn counted(url: &str, names: &[String]) -> Result<f64, Problem> {
+    let seen = telemetry::count(url, names, Duration::from_secs(10));
+    let seen = seen.map_err(|e| Problem::Invalid(format!("{url}: {e}")))?;
+    // A counter with labels appears with its first message.
+    Ok(seen.unwrap_or(0.0))
 }
 
 fn totals(manifest: &Path) -> io::Result<Value> {
@@ -155,15 +161,16 @@ mod tests {
 
     #[test]
     fn a_targets_counters_are_read_until_they_have_counted_the_load_or_stand_still() {
-        let delivered = |bodies, names: &[&str]| {
+        let delivered_since = |before, bodies, names: &[&str]| {
             let dir = tempfile::tempdir().unwrap();
             let (manifest, report) = (dir.path().join("manifest.json"), dir.path().join("sink.json"));
             fs::write(&manifest, r#"{"totals": {"messages": 30}}"#).unwrap();
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            assert!(count((&answers(bodies), &names), &manifest, &report, || Ok(())).is_ok());
+            assert!(count((&answers(bodies), &names), before, &manifest, &report, || Ok(())).is_ok());
             let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
             report["delivered_messages"].as_f64().unwrap()
         };
+        let delivered = |bodies, names: &[&str]| delivered_since(0.0, bodies, names);
         let late = &[
             "",
             "taken{kind=\"a\"} 10\n",
@@ -172,6 +179,11 @@ mod tests {
         assert_eq!(delivered(late, &["taken", "other"]), 30.0);
         assert_eq!(
             delivered(&["{\"in_msgs\": 30, \"x\": {\"y\": 1}}"], &["in_msgs"]),
+            30.0
+        );
+        // A target that ran before has counted already.
+        assert_eq!(
+            delivered_since(70.0, &["taken 70\n", "taken 100\n"], &["taken"]),
             30.0
         );
         assert_eq!(

@@ -14,6 +14,7 @@ pub enum Goal {
     Cpu,
     CpuPerMessage,
     LifeCpuPerMessage,
+    InstructionsPerMessage,
     Memory,
     MemoryPeak,
     Loss,
@@ -66,7 +67,7 @@ const fn about(
 }
 
 #[rustfmt::skip]
-const GOALS: [About; 15] = [
+const GOALS: [About; 16] = [
     about(Goal::IngressThroughput, "ingress_throughput", "ingress throughput", Unit::BytesPerSecond, Up),
     about(Goal::IngressMessages, "ingress_messages", "ingress messages", Unit::PerSecond, Up),
     // More output can mean more metrics delivered or a wasteful encoding; the experiment says which.
@@ -74,6 +75,7 @@ const GOALS: [About; 15] = [
     about(Goal::Cpu, "cpu", "cpu", Unit::Millicores, Down),
     about(Goal::CpuPerMessage, "cpu_per_message", "cpu per message", Unit::Nanoseconds, Down),
     about(Goal::LifeCpuPerMessage, "life_cpu_per_message", "cpu per message of the whole life", Unit::Nanoseconds, Down),
+    about(Goal::InstructionsPerMessage, "instructions_per_message", "instructions per message", Unit::Plain, Down),
     about(Goal::Memory, "memory", "memory", Unit::Bytes, Down),
     about(Goal::MemoryPeak, "memory_peak", "memory peak", Unit::Bytes, Down),
     about(Goal::Loss, "loss", "loss", Unit::Share, Down),
@@ -120,6 +122,7 @@ impl Goal {
             Goal::Cpu
                 | Goal::CpuPerMessage
                 | Goal::LifeCpuPerMessage
+                | Goal::InstructionsPerMessage
                 | Goal::Memory
                 | Goal::MemoryPeak
                 | Goal::ContextSwitches

@@ -94,6 +94,12 @@ pub enum Slot<T> {
 }
 
 impl<T> Slot<T> {
+    /// A value that no file contains; `source` stands for the file in messages.
+    pub fn given(value: T, source: &str) -> Self {
+        let file = source.into();
+        Slot::Here(value, SourceLine { file, line: 0 })
+    }
+
     pub fn get(&self) -> Option<&T> {
         match self {
             Slot::Here(value, _) => Some(value),

@@ -26,6 +26,7 @@ mod replicate;
 mod report;
 mod rig;
 mod run;
+mod running;
 mod smp;
 mod targets;
 mod telemetry;

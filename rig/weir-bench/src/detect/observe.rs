@@ -1,15 +1,14 @@
 //! The observer: one thread that reads the kernel's and the target's counters at a fixed period while a run lasts.
 
 use super::experiment::Telemetry;
-use super::{procfs, telemetry};
+use super::procfs::{self, Group};
+use super::telemetry;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use weir_rig_base::counter::Counter;
 use weir_rig_base::{clock, cpu, process, udp};
-
-/// A scrape that costs more than this is made only every fifth second, so that it does not load the target.
-const SCRAPE_CHEAP: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -36,7 +35,9 @@ pub struct Observation {
 #[derive(Debug)]
 enum Message {
     Watch(&'static str, i32),
+    Count(Counter),
     Read(Sender<()>),
+    Scrape(Sender<()>),
     Stop,
 }
 
@@ -56,7 +57,7 @@ pub struct Observations {
 
 impl Observer {
     /// Starts with the target alone.
-    pub fn start(plan: Plan, target: i32) -> Self {
+    pub fn start(plan: Plan, target: Group) -> Self {
         let (to, from) = mpsc::channel();
         let thread = thread::spawn(move || {
             let mut state = State::new(plan, target);
@@ -76,8 +77,13 @@ impl Observer {
                 loop {
                     match from.recv_timeout(next.saturating_duration_since(Instant::now())) {
                         Ok(Message::Watch(src, pid)) => state.watched.push(Watched { src, pid, last: 0 }),
+                        Ok(Message::Count(counter)) => state.counter = Some(counter),
                         Ok(Message::Read(done)) => {
                             state.read();
+                            let _ = done.send(());
+                        }
+                        Ok(Message::Scrape(done)) => {
+                            state.scrape();
                             let _ = done.send(());
                         }
                         Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => {
@@ -97,10 +103,24 @@ impl Observer {
         let _ = self.to.send(Message::Watch(src, pid));
     }
 
-    /// Takes a reading now, without asking the target for its metrics, and returns when it is taken.
+    /// Also records this count of the target's instructions.
+    pub fn count(&self, counter: Counter) {
+        let _ = self.to.send(Message::Count(counter));
+    }
+
+    /// Takes a reading now, and returns when it is taken.
     pub fn read_now(&self) {
+        self.wait_for(Message::Read);
+    }
+
+    /// Asks the target for its metrics, and returns when it has answered. That is work of the target, so it belongs outside the window.
+    pub fn scrape_now(&self) {
+        self.wait_for(Message::Scrape);
+    }
+
+    fn wait_for(&self, message: fn(Sender<()>) -> Message) {
         let (done, taken) = mpsc::channel();
-        if self.to.send(Message::Read(done)).is_ok() {
+        if self.to.send(message(done)).is_ok() {
             let _ = taken.recv();
         }
     }
@@ -137,15 +157,14 @@ struct Totals {
 /// State of one source of telemetry.
 #[derive(Debug, Default, Clone)]
 struct Scrape {
-    due: u64,
     answered: bool,
-    /// The first of several errors in a row.
     failure: Option<String>,
 }
 
 struct State {
     plan: Plan,
-    target: i32,
+    target: Group,
+    counter: Option<Counter>,
     watched: Vec<Watched>,
     processes: BTreeMap<i32, Totals>,
     /// Drops per socket, kept after the socket was closed.
@@ -158,11 +177,12 @@ struct State {
 }
 
 impl State {
-    fn new(plan: Plan, target: i32) -> Self {
+    fn new(plan: Plan, target: Group) -> Self {
         let n = plan.telemetry.len();
         Self {
             plan,
             target,
+            counter: None,
             watched: Vec::new(),
             processes: BTreeMap::new(),
             drops: BTreeMap::new(),
@@ -175,18 +195,15 @@ impl State {
     }
 
     fn tick(&mut self) {
-        let (t, is_alive) = self.read();
-        if is_alive {
-            self.scrape(t);
-        }
+        let t = self.read();
         let own = clock::thread_cpu_ns();
         self.put(t, "observer", "cpu_ns", true, own as f64);
     }
 
-    /// Reads the kernel's counters; returns the time, and whether the target lives.
-    fn read(&mut self) -> (u64, bool) {
+    /// Reads the kernel's counters; returns the time.
+    fn read(&mut self) -> u64 {
         let all = procfs::all_processes();
-        let members = procfs::tree(self.target, &all);
+        let members = self.target.members(&all);
         let alive: Vec<&procfs::Stat> = members.iter().filter(|p| !p.zombie).collect();
         // The CPU clock is what most goals are made of, so its time must be the sample's time. To list the processes of a busy machine
         // takes tens of milliseconds, some percents of a short window.
@@ -198,6 +215,9 @@ impl State {
             totals.majflt = p.majflt;
             totals.user = p.user_ticks;
             totals.system = p.system_ticks;
+        }
+        if let Some(Ok(count)) = self.counter.as_ref().map(Counter::read) {
+            self.put(t, "target", "instructions", true, count);
         }
         for w in &mut self.watched {
             w.last = clock::cpu_time_ns(w.pid).unwrap_or(w.last);
@@ -211,7 +231,10 @@ impl State {
         if smaps {
             self.smaps_due = t + self.plan.smaps_period.as_nanos() as u64;
         }
-        let (udp, tcp) = (udp::rows(), udp::tcp_queues());
+        let tables = alive
+            .first()
+            .map(|p| (udp::rows_of(p.pid), udp::tcp_queues(p.pid)));
+        let (udp, tcp) = tables.unwrap_or_default();
         for p in &alive {
             let totals = self.processes.entry(p.pid).or_default();
             if let Some((voluntary, involuntary, delay)) = procfs::threads(p.pid) {
@@ -254,7 +277,7 @@ impl State {
                 process::kill(p.pid, libc::SIGKILL);
             }
         }
-        (t, !alive.is_empty())
+        t
     }
 
     fn record(&mut self, t: u64, g: &Gauges) {
@@ -326,20 +349,13 @@ impl State {
         }
     }
 
-    fn scrape(&mut self, t: u64) {
+    fn scrape(&mut self) {
+        let t = clock::monotonic_ns() - self.plan.start_ns;
         for i in 0..self.plan.telemetry.len() {
-            if t < self.scrapes[i].due {
-                continue;
-            }
             let source = self.plan.telemetry[i].clone();
-            let began = Instant::now();
             match telemetry::scrape(&source, Duration::from_secs(2)) {
                 Ok(scrape) => {
-                    let state = &mut self.scrapes[i];
-                    // Refused while the target was starting, which is normal.
-                    let outage = state.failure.take().filter(|_| state.answered);
-                    state.answered = true;
-                    self.out.problems.extend(outage);
+                    self.scrapes[i].answered = true;
                     let canonical = telemetry::canonical(&source, &scrape);
                     for (name, v) in &canonical {
                         self.put(t, "telemetry", name, true, *v);
@@ -353,16 +369,10 @@ impl State {
                     failure.get_or_insert_with(|| format!("{}: {e}", source.address));
                 }
             }
-            let pause = if began.elapsed() > SCRAPE_CHEAP {
-                Duration::from_secs(5)
-            } else {
-                Duration::from_millis(900)
-            };
-            self.scrapes[i].due = t + pause.as_nanos() as u64;
         }
     }
 
-    /// A source that answered and then stopped was stopped with its target; one that never answered is noted.
+    /// A source that never answered is noted.
     fn end(mut self) -> Observations {
         let silent = self.scrapes.into_iter().filter(|s| !s.answered);
         self.out.problems.extend(silent.filter_map(|s| s.failure));

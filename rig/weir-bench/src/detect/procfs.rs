@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 use weir_rig_base::{clock, cpu, udp};
@@ -19,6 +20,8 @@ pub struct Stat {
     /// Of its children that have ended and that it has waited for, with theirs.
     pub ended_ticks: u64,
     pub threads: u64,
+    /// Ticks since boot: with the number, the identity of a process.
+    pub started_ticks: u64,
     pub zombie: bool,
 }
 
@@ -38,6 +41,7 @@ pub fn parse_stat(text: &str) -> Option<Stat> {
         system_ticks: number(12)? as u64,
         ended_ticks: (number(13)? + number(14)?) as u64,
         threads: number(17)? as u64,
+        started_ticks: number(19)? as u64,
     })
 }
 
@@ -69,6 +73,47 @@ pub fn tree(root: i32, all: &[Stat]) -> Vec<Stat> {
         }
     }
     all.iter().filter(|p| members.contains(&p.pid)).copied().collect()
+}
+
+/// The processes of a target.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Group {
+    /// A process and its descendants.
+    Tree(i32),
+    /// A folder of the control-group file system, with the groups in it.
+    Cgroup(PathBuf),
+}
+
+impl Group {
+    pub fn members(&self, all: &[Stat]) -> Vec<Stat> {
+        match self {
+            Group::Tree(root) => tree(*root, all),
+            Group::Cgroup(folder) => {
+                let pids = pids_of_cgroup(folder);
+                all.iter().filter(|p| pids.contains(&p.pid)).copied().collect()
+            }
+        }
+    }
+
+    /// The processes that live now.
+    pub fn living(&self) -> Vec<i32> {
+        let members = self.members(&all_processes());
+        members.iter().filter(|p| !p.zombie).map(|p| p.pid).collect()
+    }
+}
+
+fn pids_of_cgroup(folder: &Path) -> BTreeSet<i32> {
+    let listed = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: BTreeSet<i32> = listed
+        .lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .collect();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            pids.extend(pids_of_cgroup(&entry.path()));
+        }
+    }
+    pids
 }
 
 /// CPU time of every process that is not among `ours`, in ticks since boot. `None` in a separate process namespace, where others are
@@ -203,14 +248,14 @@ pub fn descriptors(pid: i32) -> Option<(u64, Vec<u64>)> {
     Some((count, inodes))
 }
 
-/// Bytes in the receive queues of these sockets, over UDP and over TCP. Unix sockets need none: they hold a few datagrams, then the sender
-/// waits.
-pub fn receive_queues(inodes: &[u64]) -> [u64; 2] {
-    let over_udp = udp::rows()
+/// Bytes in the receive queues of these sockets of some processes, over UDP and over TCP. Unix sockets need none: they hold a few datagrams,
+/// then the sender waits.
+pub fn receive_queues(pid: i32, inodes: &[u64]) -> [u64; 2] {
+    let over_udp = udp::rows_of(pid)
         .into_iter()
         .map(|row| (row.inode, row.rx_queue))
         .collect();
-    [over_udp, udp::tcp_queues()].map(|queues: Vec<(u64, u64)>| {
+    [over_udp, udp::tcp_queues(pid)].map(|queues: Vec<(u64, u64)>| {
         let mine = queues.into_iter().filter(|(inode, _)| inodes.contains(inode));
         mine.map(|(_, bytes)| bytes).sum()
     })
@@ -355,8 +400,8 @@ mod tests {
             (42, 7, 41, 100, 3)
         );
         assert_eq!(
-            (s.user_ticks, s.system_ticks, s.threads, s.zombie),
-            (11, 12, 5, false)
+            (s.user_ticks, s.system_ticks, s.threads, s.started_ticks, s.zombie),
+            (11, 12, 5, 1000, false)
         );
     }
 
@@ -413,6 +458,26 @@ mod tests {
         ];
         let pids: Vec<i32> = tree(10, &all).iter().map(|s| s.pid).collect();
         assert_eq!(pids, [10, 11, 12, 13]);
+    }
+
+    #[test]
+    fn a_control_group_has_the_processes_of_the_groups_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("inner")).unwrap();
+        fs::write(folder.path().join("cgroup.procs"), "10\n").unwrap();
+        fs::write(folder.path().join("inner/cgroup.procs"), "30\n40\n").unwrap();
+        let p = |pid| Stat {
+            pid,
+            ppid: 10,
+            ..Stat::default()
+        };
+        let group = Group::Cgroup(folder.path().to_owned());
+        let pids: Vec<i32> = group
+            .members(&[10, 20, 30].map(p))
+            .iter()
+            .map(|s| s.pid)
+            .collect();
+        assert_eq!(pids, [10, 30]);
     }
 
     #[test]

@@ -35,16 +35,20 @@ pub fn numbered(folder: &Path, name: &str, i: usize, extension: &str) -> PathBuf
 }
 
 pub fn load_argv(load: &Load, call: &LoadParameters) -> Vec<String> {
-    let (profile, args, to) = match load {
+    let (flag, profile, args, to) = match load {
         Load::Command { command, .. } => return command.clone(),
         Load::Profile {
-            profile, args, to, ..
-        } => (profile, args, to),
+            flag,
+            profile,
+            args,
+            to,
+            ..
+        } => (flag, profile, args, to),
     };
     let mut argv = vec![call.program.display().to_string()];
     argv.extend(["load", "run"].map(str::to_owned));
     for (flag, value) in [
-        ("--profile", profile.clone()),
+        (*flag, profile.clone()),
         ("--to", to.clone()),
         ("--seed", call.seed.to_string()),
         ("--duration", format!("{}ms", call.duration.as_millis())),
@@ -78,20 +82,38 @@ pub const TARGET_COUNTER: &str = "target-counter";
 /// The same, printed as its last line.
 pub const TARGET_RESULT: &str = "target-result";
 
-/// The command of a sink; `None` if there is nothing to start.
+/// The target's exposition, scraped once after the load, or as often as `--scrape-interval` in `args` says.
+pub const SCRAPE: &str = "scrape";
+
+/// The command of a sink; `None` if there is nothing to start before the target.
 pub fn sink_argv(sink: &Sink, program: &Path, points: &Path, manifest: &Path) -> Option<Vec<String>> {
-    if sink.is_target() {
-        return None;
+    match sink.kind.as_str() {
+        _ if sink.is_target() => None,
+        "command" => Some(sink.command.clone()),
+        SCRAPE if sink.args.iter().all(|arg| !arg.starts_with("--scrape-interval")) => None,
+        SCRAPE => Some(built_in(
+            sink,
+            &["--scrape", &sink.listen],
+            program,
+            points,
+            manifest,
+        )),
+        kind => {
+            let listen = format!("{kind}={}", sink.listen);
+            Some(built_in(sink, &["--listen", &listen], program, points, manifest))
+        }
     }
-    if sink.kind == "command" {
-        return Some(sink.command.clone());
-    }
+}
+
+/// The command of one scrape. A scrape is work of the target, which in the window would count as work for the load.
+pub fn scrape_argv(sink: &Sink, program: &Path, points: &Path, manifest: &Path) -> Vec<String> {
+    let once = ["--scrape", &sink.listen, "--scrape-count", "1"];
+    built_in(sink, &once, program, points, manifest)
+}
+
+fn built_in(sink: &Sink, words: &[&str], program: &Path, points: &Path, manifest: &Path) -> Vec<String> {
     let mut argv = vec![program.display().to_string(), "sink".to_owned()];
-    if sink.kind == "scrape" {
-        argv.extend(["--scrape".to_owned(), sink.listen.clone()]);
-    } else {
-        argv.extend(["--listen".to_owned(), format!("{}={}", sink.kind, sink.listen)]);
-    }
+    argv.extend(words.iter().map(|word| (*word).to_owned()));
     argv.extend(["--keep".to_owned(), "0".to_owned()]);
     if !["null", "http", "lines"].contains(&sink.kind.as_str()) {
         argv.extend(["--capture".to_owned(), points.display().to_string()]);
@@ -100,7 +122,7 @@ pub fn sink_argv(sink: &Sink, program: &Path, points: &Path, manifest: &Path) ->
         }
     }
     argv.extend(sink.args.iter().cloned());
-    Some(argv)
+    argv
 }
 
 /// Writes `sink.json` of a built-in sink from its output and capture.
@@ -143,7 +165,7 @@ fn of_points(sink: &Sink, points: &Path, manifest: &Path) -> io::Result<Value> {
     let manifest: Option<Value> = text.and_then(|text| serde_json::from_str(&text).ok());
     let flags = sink.args.windows(2).filter(|w| w[0] == "--ignore-tag");
     let ignored: Vec<String> = flags.map(|w| w[1].clone()).collect();
-    let folded = sink.kind == "scrape" || sink.kind == "remote-write";
+    let folded = sink.kind == SCRAPE || sink.kind == "remote-write";
     Ok(Points::read(points, folded, &ignored)?.report(manifest.as_ref()))
 }
 
@@ -166,7 +188,7 @@ fn add_result(out: &mut Value, result: &Value, sink: &Sink) {
     out["received_bytes"] = sum(&|s| s["bytes"].as_u64()).into();
     // A last scrape after the target's end gets no answer.
     let unreachable = match sink.kind.as_str() {
-        "scrape" => sum(&|s| s["rejected"]["502"].as_u64()),
+        SCRAPE => sum(&|s| s["rejected"]["502"].as_u64()),
         _ => 0,
     };
     let refused = result["refused"].as_u64().unwrap_or(0);

@@ -4,6 +4,7 @@ use super::experiment::{SinkLayer, TargetLayer};
 use super::layer::{self, ConfigError, Entries, Layered, List, Result, Slot, layer, suggestion};
 use super::library::{Library, Overlay};
 use super::record::ArmInfo;
+use super::running::{self, Running};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::{self, Read};
@@ -22,6 +23,8 @@ pub struct Definition {
     pub version: Vec<String>,
     /// Package and binary for `git:` arms, built with cargo.
     pub build: Option<String>,
+    /// The same for any program: a command that runs in the revision's worktree and writes `{out}`.
+    pub build_command: Vec<String>,
     /// Instructions for getting it, printed when it is missing.
     pub obtain: String,
     pub overlay: Overlay,
@@ -35,6 +38,7 @@ pub struct ArmProgram {
     pub bin: PathBuf,
     pub overlay: Overlay,
     pub supports: Vec<String>,
+    pub running: Option<Running>,
 }
 
 /// The programs that can be named, from one file or several.
@@ -42,6 +46,9 @@ pub struct ArmProgram {
 pub struct Targets {
     definitions: Vec<Definition>,
 }
+
+/// Entry that starts plain binaries.
+pub const USUAL_TARGET: &str = "weir";
 
 /// In place of a target's name: the case has its own `target.command`.
 const NONE: &str = "none";
@@ -105,6 +112,7 @@ layer!(DefinitionLayer at "targets" {
     variable: Slot<String>,
     version: Slot<Vec<String>>,
     build: Slot<String>,
+    build_command: Slot<Vec<String>>,
     obtain: Slot<String>,
     supports: Slot<Vec<String>>,
     target: TargetLayer,
@@ -120,6 +128,7 @@ impl DefinitionLayer {
             variable: self.variable.text(),
             version: list(&self.version),
             build: self.build.text(),
+            build_command: list(&self.build_command),
             obtain: self.obtain.text().unwrap_or_default(),
             supports: list(&self.supports),
             overlay: Overlay {
@@ -179,11 +188,11 @@ impl Definition {
     }
 }
 
-/// Resolves `bin:PATH`, `git:REVISION` or `target:NAME`. `like`: the definition that starts a plain binary or a revision.
+/// Resolves a program as `bin:PATH`, `git:REVISION`, `target:NAME`, `pid:PID@ADDRESS` or `cgroup:GROUP@ADDRESS`. `like`: the definition that starts a plain binary or a revision.
 pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<ArmProgram> {
     let (kind, rest) = spec.split_once(':').ok_or_else(|| {
         ConfigError(format!(
-            "{spec:?} is not a target: write bin:PATH, git:REVISION or target:NAME"
+            "{spec:?} is not a target: write bin:PATH, git:REVISION, target:NAME, pid:PID@ADDRESS or cgroup:GROUP@ADDRESS"
         ))
     })?;
     let plain = || -> Result<Option<&Definition>> {
@@ -192,6 +201,7 @@ pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<Ar
             false => targets.like(like),
         }
     };
+    let mut running = None;
     let (definition, bin, commit, dirty) = match kind {
         "bin" => {
             let path = fs::canonicalize(rest).map_err(|e| ConfigError(format!("{spec}: {e}")))?;
@@ -206,9 +216,17 @@ pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<Ar
             let (path, commit, dirty) = build(rest, d, cache)?;
             (Some(d), path, commit, dirty)
         }
+        // The usual entry says how to start a program, which is of no use here.
+        "pid" | "cgroup" => {
+            let found = Running::find(kind, rest)?;
+            let bin = found.program();
+            running = Some(found);
+            let d = (like != USUAL_TARGET).then(|| targets.like(like)).transpose()?;
+            (d.flatten(), bin, String::new(), false)
+        }
         other => {
             return Err(ConfigError(format!(
-                "{other:?} is not a kind of target; allowed: bin, git, target"
+                "{other:?} is not a kind of target; allowed: bin, git, target, pid, cgroup"
             )));
         }
     };
@@ -219,15 +237,22 @@ pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<Ar
             d.name.clone(),
             d.version.clone(),
         ),
-        None => {
-            let name = bin
-                .file_name()
-                .map(|n| n.to_string_lossy().into_owned())
-                .unwrap_or_default();
-            (Overlay::default(), Vec::new(), name, Vec::new())
-        }
+        None => (
+            Overlay::default(),
+            Vec::new(),
+            running::file_name(&bin),
+            Vec::new(),
+        ),
     };
-    if !is_executable(&bin) {
+    if let Some(running) = &running {
+        if let Err(e) = fs::File::open(&bin) {
+            return Err(ConfigError(format!(
+                "{spec}: {}: {e}; another user's program needs root",
+                bin.display()
+            )));
+        }
+        overlay.target.override_with(running.settings(spec));
+    } else if !is_executable(&bin) {
         return Err(ConfigError(format!(
             "{spec}: {} is not an executable file",
             bin.display()
@@ -242,7 +267,10 @@ pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<Ar
         sha256: sha256(&bin).map_err(|e| ConfigError(format!("{}: {e}", bin.display())))?,
         build_id: build_id(&bin).unwrap_or_default(),
         size: fs::metadata(&bin).map_or(0, |m| m.len()),
-        version: version(&bin, &version_args),
+        version: match &running {
+            Some(running) => format!("process {}", running.pid),
+            None => version(&bin, &version_args),
+        },
         commit,
         dirty,
         build_profile: build_profile(&bin),
@@ -252,6 +280,7 @@ pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<Ar
         bin,
         overlay,
         supports,
+        running,
     })
 }
 
@@ -356,48 +385,83 @@ pub fn git(args: &[&str], folder: Option<&Path>) -> std::result::Result<String, 
 /// Builds a revision once, in a separate worktree, and keeps the binary by commit.
 fn build(revision: &str, d: &Definition, cache: &Path) -> Result<(PathBuf, String, bool)> {
     let fail = |e: String| ConfigError(format!("git:{revision}: {e}"));
-    let package = d
-        .build
-        .as_ref()
-        .ok_or_else(|| fail(format!("target {} does not say how it is built", d.name)))?;
+    let name = d.build.as_ref().unwrap_or(&d.name);
+    if d.build.is_none() && d.build_command.is_empty() {
+        return Err(fail(format!(
+            "target {} does not say how it is built: build: PACKAGE of Rust, or build_command: [...] that writes {{out}}",
+            d.name
+        )));
+    }
     let commit = git(
         &["rev-parse", "--verify", &format!("{revision}^{{commit}}")],
         None,
     )
     .map_err(|e| fail(e.to_string()))?;
-    let bin = cache.join("bin").join(&commit).join("release").join(package);
+    // Another command builds another program.
+    let command = match d.build_command.is_empty() {
+        true => String::new(),
+        false => hex(&Sha256::digest(d.build_command.join("\0")))[..12].to_owned(),
+    };
+    let bin = cache
+        .join("bin")
+        .join(&commit)
+        .join("release")
+        .join(command)
+        .join(name);
     if bin.is_file() {
         return Ok((bin, commit, false));
     }
     let source = cache.join("source").join(&commit);
-    fs::create_dir_all(cache.join("source")).map_err(|e| fail(format!("{}: {e}", cache.display())))?;
+    let folder = bin.parent().expect("the path above has one");
+    for needed in [&cache.join("source"), folder] {
+        fs::create_dir_all(needed).map_err(|e| fail(format!("{}: {e}", needed.display())))?;
+    }
+    // The build runs in another folder.
+    let (bin, cache) = (absolute(&bin), absolute(cache));
     if !source.is_dir() {
         let path = source.display().to_string();
         git(&["worktree", "add", "--detach", "--force", &path, &commit], None)
             .map_err(|e| fail(e.to_string()))?;
     }
-    eprintln!("building {package} at {} (kept for later runs)", &commit[..12]);
-    let built = Command::new("cargo")
-        .args(["build", "--release", "--locked", "--bin", package])
-        .current_dir(&source)
-        .env("CARGO_TARGET_DIR", cache.join("target"))
-        .status();
+    eprintln!("building {name} at {} (kept for later runs)", &commit[..12]);
+    let (mut builder, made) = builder(d, name, &cache, &bin);
+    let built = builder.current_dir(&source).status();
+    let program = builder.get_program().to_string_lossy().into_owned();
     let result = match built {
-        Ok(status) if status.success() => {
-            let folder = bin.parent().expect("the path above has one");
-            fs::create_dir_all(folder)
-                .and_then(|()| fs::copy(cache.join("target/release").join(package), &bin))
-                .map_err(|e| fail(format!("{}: {e}", bin.display())))
-        }
-        Ok(status) => Err(fail(format!("cargo build ended with {status}"))),
-        Err(e) => Err(fail(format!("cargo: {e}"))),
+        Ok(status) if status.success() && made == bin => fs::metadata(&bin)
+            .map(drop)
+            .map_err(|_| fail("build_command did not write {out}".to_owned())),
+        Ok(status) if status.success() => fs::copy(made, &bin)
+            .map(drop)
+            .map_err(|e| fail(format!("{}: {e}", bin.display()))),
+        Ok(status) => Err(fail(format!("{program} ended with {status}"))),
+        Err(e) => Err(fail(format!("{program}: {e}"))),
     };
     // The worktree is registered in the user's repository, so it is always removed.
     let _ = git(
         &["worktree", "remove", "--force", &source.display().to_string()],
         None,
     );
-    result.map(|_| (bin, commit, false))
+    result.map(|()| (bin, commit, false))
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The command that builds a program, and the file that it writes.
+fn builder(d: &Definition, name: &str, cache: &Path, bin: &Path) -> (Command, PathBuf) {
+    if let Some((program, args)) = d.build_command.split_first() {
+        let out = bin.display().to_string();
+        let mut command = Command::new(program);
+        command.args(args.iter().map(|arg| arg.replace("{out}", &out)));
+        return (command, bin.to_owned());
+    }
+    let mut command = Command::new("cargo");
+    command
+        .args(["build", "--release", "--locked", "--bin", name])
+        .env("CARGO_TARGET_DIR", cache.join("target"));
+    (command, cache.join("target/release").join(name))
 }
 
 /// A feature that an experiment needs and one of the arms lacks.
@@ -435,8 +499,8 @@ mod tests {
                 .unwrap_err()
                 .0
         };
-        assert!(error("./weir").contains("bin:PATH, git:REVISION or target:NAME"));
-        assert!(error("file:x").contains("allowed: bin, git, target"));
+        assert!(error("./weir").contains("bin:PATH, git:REVISION, target:NAME"));
+        assert!(error("file:x").contains("allowed: bin, git, target, pid, cgroup"));
         assert!(error("bin:/nowhere/x").contains("/nowhere/x"));
         let plain = cache.path().join("plain");
         fs::write(&plain, "text").unwrap();

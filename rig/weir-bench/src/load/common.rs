@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use std::path::Path;
 use std::time::Duration;
-use weir_load::profile::{Profile, Throttle, Transport};
+use weir_load::profile::{Payload, Profile, Throttle, Transport};
 use weir_load::profiles;
 use weir_load::run::{Framing, RunError};
 use weir_load::source::Load;
@@ -16,11 +16,15 @@ use weir_units::parse_duration;
 #[derive(clap::Args, Clone)]
 pub struct ProfileArgs {
     /// Name of a profile (see `load profiles`) or path of a YAML file.
-    #[arg(value_name = "PROFILE", required_unless_present = "profile")]
+    #[arg(value_name = "PROFILE", required_unless_present_any = ["profile", "file"])]
     pub name: Option<String>,
     /// The same as a flag.
     #[arg(long, short, conflicts_with = "name")]
     pub profile: Option<String>,
+    /// Send this file instead of a profile: lines of text, a pcap file or agent capture with UDP packets, or to http:// requests
+    /// separated by lines of `###`. After its end it starts again.
+    #[arg(long, conflicts_with_all = ["name", "profile"])]
+    pub file: Option<String>,
     /// Same profile and seed: same bytes on every machine. A number, or 32 bytes in hexadecimal.
     #[arg(long, value_parser = parse_seed)]
     pub seed: Option<u64>,
@@ -45,9 +49,16 @@ impl ProfileArgs {
             .profile
             .as_ref()
             .or(self.name.as_ref())
-            .expect("clap asks for one");
+            .or(self.file.as_ref());
+        let name = name.expect("clap asks for one");
         let path = Path::new(name);
-        let mut profile = if let Some(profile) = profiles::named(name) {
+        let mut profile = if self.file.is_some() {
+            Profile {
+                payload: Payload::File,
+                file: Some(name.clone()),
+                ..Profile::default()
+            }
+        } else if let Some(profile) = profiles::named(name) {
             profile
         } else if path.exists() {
             Profile::from_file(path).map_err(Failure::usage)?
@@ -97,8 +108,11 @@ impl ProfileArgs {
         let (name, profile) = self.profile()?;
         let transport = transport.unwrap_or(profile.transport);
         let seed = self.seed.unwrap_or(profile.seed);
-        Load::prepare(&name, &profile, transport, seed)
-            .map_err(|error| Failure::Usage(format!("{name}: {error}")))
+        Load::prepare(&name, &profile, transport, seed).map_err(|error| match self.file {
+            // The error names it.
+            Some(_) => Failure::usage(error),
+            None => Failure::Usage(format!("{name}: {error}")),
+        })
     }
 }
 

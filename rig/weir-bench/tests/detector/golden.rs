@@ -222,6 +222,8 @@ fn reports_equal_the_golden_files() {
         ("term", "report.txt"),
         ("html", "report.html"),
         ("junit", "junit.xml"),
+        ("prometheus", "metrics.prom"),
+        ("dogstatsd", "metrics.statsd"),
     ] {
         let mut command = Command::new(PROGRAM);
         command.arg("report").arg(dir.path()).args(["--format", format]);

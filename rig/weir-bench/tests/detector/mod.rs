@@ -4,6 +4,7 @@ mod bad_input;
 mod golden;
 mod history;
 mod micro;
+mod observed;
 mod runs;
 mod strangers;
 mod support;

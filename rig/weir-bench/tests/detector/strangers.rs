@@ -273,14 +273,87 @@ fn the_page_compares_two_builds_of_a_strangers_program() {
     assert!(text.contains("with 10000"), "{text}");
 }
 
-/// The blocks of a page in one shell, shortened.
+/// The executed blocks of a page in one shell, shortened.
 fn script_of(page: &str) -> String {
     let page = fs::read_to_string(root().join(page)).unwrap();
-    let blocks = page
-        .split("```sh\n")
-        .skip(1)
-        .map(|rest| rest.split("```\n").next().unwrap());
+    let parts: Vec<&str> = page.split("```sh\n").collect();
+    let executed = parts.windows(2).filter(|pair| {
+        let before = pair[0].trim_end().lines().last().unwrap_or_default();
+        !before.starts_with("<!-- not executed")
+    });
+    let blocks = executed.map(|pair| pair[1].split("```\n").next().unwrap());
     blocks.collect::<String>().replace("--preset quick", SHORT)
+}
+
+/// The verdict of the first replicate of the only run.
+fn verdict(elsewhere: &Elsewhere, replicate: &str) -> serde_json::Value {
+    let mut runs = fs::read_dir(elsewhere.path("results")).unwrap();
+    let run = runs.next().unwrap().unwrap().path();
+    let text = fs::read_to_string(run.join(replicate).join("verdict.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Programs that somebody else started are measured, and left alone; their messages come from a file.
+#[test]
+fn the_page_compares_two_programs_that_run_already() {
+    let elsewhere = Elsewhere::new();
+    let script = script_of("docs/howto/compare-running.md")
+        .replace(
+            " orders\nkill",
+            " orders || test $? = 1\nkill -0 $(cat old.pid new.pid)\nkill",
+        )
+        .replace(SHORT, QUICK);
+    assert!(script.contains(QUICK) && script.contains("kill -0"), "{script}");
+    let script = format!("trap 'kill $(cat old.pid new.pid) 2>/dev/null || true' EXIT\n{script}");
+    let (code, text) = elsewhere.shell(&script);
+    assert_eq!(code, 0, "{text}");
+    let row = text
+        .lines()
+        .find(|line| line.starts_with("orders ") && line.contains(" cpu per message "));
+    let row = row.unwrap_or_else(|| panic!("no row: {text}"));
+    assert!(!row.contains("invalid") && !row.contains("not proven"), "{text}");
+    // The second run counts from where the first left off.
+    for replicate in ["orders/baseline/01", "orders/comparison/01"] {
+        let books = &verdict(&elsewhere, replicate)["books"];
+        assert!(
+            books["sent"].as_f64().unwrap() > 500.0 && books["sent"] == books["delivered"],
+            "{books:#}"
+        );
+    }
+}
+
+#[test]
+fn what_only_the_starter_of_a_program_sees_is_refused_for_one_that_runs() {
+    let elsewhere = Elsewhere::new();
+    let me = format!("pid:{}@unixgram:///nowhere.sock", std::process::id());
+    let told = |case: &str, expected: &str| {
+        elsewhere.write("experiments/cases/own/experiment.yaml", case);
+        let (code, text) = elsewhere.bench(&["compare", "--baseline", &me, "--comparison", &me, "own"]);
+        assert!(code == 2 && text.contains(expected), "{code}: {text}");
+    };
+    let load = "load: [{file: x, to: {listen: [unix_datagram]}}]\n";
+    told(
+        &format!("goal: cpu\nsinks: [{{kind: target-lines}}]\n{load}"),
+        "target-counter",
+    );
+    told(
+        &format!("goal: startup\n{load}"),
+        "start of a program that runs already",
+    );
+    told(
+        &format!("goal: cpu\ntarget: {{memory_limit: 64MiB}}\n{load}"),
+        "target.memory_limit",
+    );
+    told(&format!("goal: cpu\n{load}"), "/x: no such file");
+    let refused = |flags: &[&str], expected: &str| {
+        let (code, text) = elsewhere.bench(&[&["compare"], flags, &["--comparison", &me, "own"]].concat());
+        assert!(code == 2 && text.contains(expected), "{text}");
+    };
+    refused(&["--baseline", "pid:1"], "pid:1@ADDRESS");
+    refused(
+        &["--baseline", &me, "--baseline-args", "--fast"],
+        "its own arguments",
+    );
 }
 
 /// A local case with a load by command, whose delivery the server's answers prove.
@@ -303,12 +376,7 @@ fn the_page_compares_two_builds_under_a_load_of_ones_own() {
         .find(|line| line.starts_with("hello ") && line.contains(" cpu per message "));
     let row = row.unwrap_or_else(|| panic!("no row: {text}"));
     assert!(!row.contains("invalid") && !row.contains("not proven"), "{text}");
-    let runs: Vec<PathBuf> = fs::read_dir(elsewhere.path("results"))
-        .unwrap()
-        .map(|e| e.unwrap().path())
-        .collect();
-    let verdict = fs::read_to_string(runs[0].join("hello/baseline/00/verdict.json")).unwrap();
-    let verdict: serde_json::Value = serde_json::from_str(&verdict).unwrap();
+    let verdict = verdict(&elsewhere, "hello/baseline/00");
     let books = &verdict["books"];
     assert!(
         books["sent"].as_f64().unwrap() > 100.0 && books["sent"] == books["delivered"],
@@ -363,6 +431,64 @@ fn a_local_folder_extends_the_library_and_its_mistakes_are_named() {
     );
 }
 
+/// A program of three lines, whose fourth commit needs 64 MiB more; the third cannot be built.
+const COMMITS: &str = r#"
+git init --quiet . && git config user.name A && git config user.email a@example.org
+say() {
+    printf '#!/usr/bin/env python3\nimport sys, time\nkept = bytes([1]) * (%s << 20)\nopen(sys.argv[1], "w")\ntime.sleep(600)\n' "$1" > program
+    chmod +x program
+    echo "$2" > build
+    git add program build
+    git commit --quiet --message "$3"
+}
+say 1 'cp program "$1"' first
+say 1 'cp program "$1" && true' second
+say 1 'false' third
+say 66 'cp program "$1"' fourth
+say 66 'cp program "$1" && true' fifth
+"#;
+
+/// Memory is what it is on any machine, so that few pairs decide.
+#[test]
+fn bisect_finds_the_commit_with_the_change_and_passes_over_one_that_is_broken() {
+    let elsewhere = Elsewhere::new();
+    elsewhere.write(
+        "experiments/cases/kept/experiment.yaml",
+        "goal: memory\nmeasure: {warmup: 0s, duration: 1s, sample_period: 100ms, smaps_period: 100ms, drain: 0s}\nvalid: {idle: true}\n",
+    );
+    elsewhere.write(
+        "mine.yaml",
+        "targets:\n  mine:\n    build_command: [sh, build, '{out}']\n    target: {command: ['{bin}', '{work}/ready'], ready: {all_of: [{file: '{work}/ready'}]}}\n",
+    );
+    let (code, text) = elsewhere.shell(COMMITS);
+    assert_eq!(code, 0, "{text}");
+    let bisect = |good: &str, bad: &str| {
+        let flags = [
+            "--targets",
+            "mine.yaml",
+            "--as",
+            "mine",
+            "--pairs",
+            "2",
+            "--accept-busy",
+            "kept",
+        ];
+        elsewhere.bench(&[&["bisect", "--good", good, "--bad", bad][..], &flags].concat())
+    };
+    let (code, text) = bisect("HEAD~3", "HEAD");
+    // Between the second and the fourth is only the one that cannot be built.
+    assert!(
+        code == 6 && text.contains(" third\n") && text.contains(" fourth\n"),
+        "{code}: {text}"
+    );
+    assert!(
+        !text.contains(" fifth\n") && text.contains("sh ended with exit status: 1"),
+        "{text}"
+    );
+    let (code, text) = bisect("HEAD", "HEAD~1");
+    assert!(code == 2 && text.contains("no descendant"), "{code}: {text}");
+}
+
 #[derive(Deserialize)]
 struct Workflow {
     jobs: BTreeMap<String, Job>,
@@ -403,8 +529,8 @@ const FORGE: &str = "#!/bin/sh\necho \"$@\" >> calls\ncase \"$*\" in *--paginate
 /// The steps that are not the user's own, as the forge would run them.
 #[test]
 #[ignore = "nightly: statistics of this machine; in the gate: weir-regress simulation, with known truth"]
-fn the_workflow_posts_the_report_and_replaces_it_later() {
-    let text = fs::read_to_string(root().join("examples/github/regression-detector.yml")).unwrap();
+fn the_workflow_compares_and_posts_the_report() {
+    let text = fs::read_to_string(root().join("docs/examples/github/regression-detector.yml")).unwrap();
     let workflow: Workflow = serde_saphyr::from_str(&text).unwrap();
     let job = &workflow.jobs["compare"];
     let elsewhere = Elsewhere::new();
@@ -461,11 +587,84 @@ fn the_workflow_posts_the_report_and_replaces_it_later() {
         calls.ends_with("api --method POST repos/someone/program/issues/12/comments -F body=@report.md\n"),
         "{calls}"
     );
-    elsewhere.write("comments", "77\n99\n");
-    step("Post");
-    let calls = read("calls");
+}
+
+/// The shell blocks of the GitLab job.
+#[derive(Deserialize)]
+struct GitlabJob {
+    script: Vec<String>,
+}
+
+/// Answers the list of comments, and keeps what it was called with.
+const CURL: &str = "#!/bin/sh\necho \"$@\" >> calls\ncase \"$*\" in *per_page*) cat comments ;; *) cp report.md posted ;; esac\n";
+
+/// The first report is a new comment, the second replaces it.
+#[test]
+fn a_comment_is_replaced_and_not_repeated() {
+    let elsewhere = Elsewhere::new();
+    elsewhere.executable("bin/gh", FORGE);
+    elsewhere.executable("bin/curl", CURL);
+    elsewhere.write("report.md", "<!-- regression-detector -->\n");
+    let calls = |comments: &str, command: &mut Command| {
+        elsewhere.write("comments", comments);
+        elsewhere.write("calls", "");
+        let status = command.status().unwrap();
+        assert!(status.success());
+        fs::read_to_string(elsewhere.path("calls")).unwrap()
+    };
+    let text = fs::read_to_string(root().join("docs/examples/github/regression-detector.yml")).unwrap();
+    let workflow: Workflow = serde_saphyr::from_str(&text).unwrap();
+    let steps = &workflow.jobs["compare"].steps;
+    let post = steps
+        .iter()
+        .find(|step| step.name.as_deref() == Some("Post"))
+        .unwrap();
+    let github = |comments: &str| {
+        let mut command = elsewhere.command("bash");
+        command.args(["-e", "-c", post.run.as_ref().unwrap()]);
+        command.envs(post.env.iter().map(|(name, text)| (name, filled(text))));
+        calls(comments, &mut command)
+    };
+    let said = github("");
     assert!(
-        calls.ends_with("api --method PATCH repos/someone/program/issues/comments/77 -F body=@report.md\n"),
-        "{calls}"
+        said.ends_with("api --method POST repos/someone/program/issues/12/comments -F body=@report.md\n"),
+        "{said}"
     );
+    let said = github("77\n99\n");
+    assert!(
+        said.ends_with("api --method PATCH repos/someone/program/issues/comments/77 -F body=@report.md\n"),
+        "{said}"
+    );
+
+    let text = fs::read_to_string(root().join("docs/examples/gitlab/regression-detector.yml")).unwrap();
+    let jobs: BTreeMap<String, GitlabJob> = serde_saphyr::from_str(&text).unwrap();
+    let script = &jobs["regression-detector"].script;
+    let post = script
+        .iter()
+        .find(|block| block.contains("merge_requests"))
+        .unwrap();
+    let gitlab = |comments: &str, token: &str| {
+        let mut command = elsewhere.command("bash");
+        command.args(["-e", "-c", post]);
+        command
+            .env("CI_API_V4_URL", "https://forge.example/api/v4")
+            .env("CI_PROJECT_ID", "5")
+            .env("CI_MERGE_REQUEST_IID", "12")
+            .env("WEIR_BENCH_TOKEN", token);
+        calls(comments, &mut command)
+    };
+    let said = gitlab("[{\"id\": 3, \"body\": \"looks good\"}]", "secret");
+    let notes = "https://forge.example/api/v4/projects/5/merge_requests/12/notes";
+    assert!(
+        said.ends_with(&format!("--request POST --form body=<report.md {notes}\n")),
+        "{said}"
+    );
+    let ours =
+        "[{\"id\": 3, \"body\": \"fine\"}, {\"id\": 8, \"body\": \"<!-- regression-detector -->\\nold\"}]";
+    let said = gitlab(ours, "secret");
+    assert!(
+        said.ends_with(&format!("--request PUT --form body=<report.md {notes}/8\n")),
+        "{said}"
+    );
+    assert_eq!(gitlab(ours, ""), "", "a fork has no token");
 }

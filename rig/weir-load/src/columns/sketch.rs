@@ -54,7 +54,7 @@ mod tests {
     /// The file has the values at the edges of bins too, found by others.
     #[test]
     fn keys_are_those_of_the_vectors() {
-        let text = include_str!("../../../../testdata/vectors/sketches.jsonl");
+        let text = include_str!("../../../../tests/vectors/sketches.jsonl");
         let mut compared = 0;
         for line in text.lines() {
             let case: serde_json::Value = serde_json::from_str(line).unwrap();

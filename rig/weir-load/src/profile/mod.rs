@@ -30,6 +30,8 @@ pub enum Payload {
     OtlpLogs,
     OtlpMetrics,
     OtlpTraces,
+    /// The content of a file of the user's.
+    File,
 }
 
 impl Payload {
@@ -48,6 +50,7 @@ impl Payload {
             Payload::OtlpLogs => "otlp-logs",
             Payload::OtlpMetrics => "otlp-metrics",
             Payload::OtlpTraces => "otlp-traces",
+            Payload::File => "file",
         }
     }
 
@@ -416,6 +419,9 @@ pub struct Profile {
     /// A one-line description.
     pub about: String,
     pub payload: Payload,
+    /// Of the payload `file`: lines, requests, a packet capture, or a capture of an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     pub transport: Transport,
     #[serde(deserialize_with = "crate::units::seed")]
     pub seed: u64,
@@ -490,6 +496,7 @@ impl Default for Profile {
         Profile {
             about: String::new(),
             payload: Payload::Dogstatsd,
+            file: None,
             transport: Transport::Udp,
             seed: 1,
             contexts: Range::just(3000),
@@ -600,6 +607,9 @@ impl Profile {
         if let Popularity::WeightsFile(name) = &profile.popularity {
             let file = folder.join(name);
             profile.popularity = Popularity::Weights(read_weights(&file)?);
+        }
+        if let Some(name) = &profile.file {
+            profile.file = Some(folder.join(name).to_string_lossy().into_owned());
         }
         if let Throttle::Trace(name) = &profile.throttle {
             profile.throttle = Throttle::Trace(folder.join(name).to_string_lossy().into_owned());

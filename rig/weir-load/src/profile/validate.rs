@@ -39,7 +39,14 @@ impl Profile {
         self.check_bounds()?;
         self.check_throttle()?;
         self.check_churn()?;
+        self.check_file()?;
         self.check_statsd()
+    }
+
+    fn check_file(&self) -> Result<(), ProfileError> {
+        check((self.payload == Payload::File) == self.file.is_some(), || {
+            "file: names the file of payload file, and no other payload has one".into()
+        })
     }
 
     fn check_contexts(&self) -> Result<(), ProfileError> {

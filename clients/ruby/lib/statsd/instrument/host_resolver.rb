@@ -6,17 +6,24 @@ module StatsD
     # later ones run in a thread of their own, so that no packet waits for DNS again. While a lookup
     # fails, the last address that worked is kept.
     #
+    # `localhost` is not looked up: its server may listen on either loopback address, and on 127.0.0.1 unless it is told
+    # otherwise.
+    #
     # Shared by all connections to the same server.
     # @api private
     class HostResolver
       # Seconds after which an address is looked up again; 0 turns it off.
       DEFAULT_REFRESH_INTERVAL = 60.0
 
+      LOOPBACKS = ["127.0.0.1", "::1"].freeze
+      private_constant :LOOPBACKS
+
       def initialize(host, port, refresh_interval: DEFAULT_REFRESH_INTERVAL, lookup: nil)
         @host = host
         @port = port
         @refresh_interval = refresh_interval
-        @lookup = lookup || ->(name, number) { Addrinfo.udp(name, number) }
+        @loopbacks = LOOPBACKS if lookup.nil? && host.match?(/\Alocalhost\.?\z/i)
+        @lookup = lookup || ->(name, number) { Addrinfo.udp(@loopbacks ? @loopbacks.first : name, number) }
         @address = nil
         @due = nil
         @refresh = nil
@@ -29,6 +36,15 @@ module StatsD
 
         refresh
         @address
+      end
+
+      # Takes the other address of `localhost`, because the server is not at this one.
+      # @return [void]
+      def turn
+        return unless @loopbacks
+
+        @loopbacks = @loopbacks.rotate
+        resolve
       end
 
       # @return [Boolean] whether the address may change
@@ -64,7 +80,7 @@ module StatsD
       def literal?
         return @literal unless @literal.nil?
 
-        @literal = @host.match?(/\A[\d.]+\z/) || @host.include?(":")
+        @literal = !@loopbacks.nil? || @host.match?(/\A[\d.]+\z/) || @host.include?(":")
       end
 
       def now

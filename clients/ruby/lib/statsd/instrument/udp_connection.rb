@@ -93,6 +93,7 @@ module StatsD
         return false if now < @reopen_after
 
         @reopen_after = now + REOPEN_PAUSE
+        @resolver.turn
         true
       end
 

@@ -11,7 +11,7 @@ use weir_log::Connection;
 use weir_merge::{Plan, Settings};
 
 use super::{outputs_runtime, reporting, second_stop};
-use crate::admin::{AdminServer, AdminSource as _, Callers, ConnectionLimits};
+use crate::admin::{AdminServer, AdminSockets, AdminSource as _, Callers, ConnectionLimits};
 use crate::budget::{Budget, Share};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -117,12 +117,16 @@ fn control(
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-        let admin = match config.addresses.admin {
-            None => None,
-            Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
-                let remedy = "--admin sets another address, or off";
-                Failure::runtime(format!("admin: {address} cannot be bound: {error}; {remedy}"))
-            })?),
+        let admin = match config.addresses.admin.as_slice() {
+            [] => None,
+            addresses => {
+                let bound = AdminSockets::bind(addresses, |_| None).await;
+                Some(
+                    bound
+                        .map(AdminServer::on)
+                        .map_err(|error| Failure::runtime(error.to_string()))?,
+                )
+            }
         };
         Ok::<_, Failure>((signals, admin))
     })?;
@@ -190,8 +194,8 @@ async fn serve(
     reading: Reading,
 ) -> Result<(), Failure> {
     if let Some(server) = admin {
-        let address = server.address();
-        tracing::info!("admin on http://{address}");
+        let address = server.sockets().first();
+        server.sockets().announce();
         tracing::info!("{}", banner(config, address));
         let callers = Callers::new(&config.running);
         if !address.ip().to_canonical().is_loopback() {

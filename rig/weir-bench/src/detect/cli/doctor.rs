@@ -4,6 +4,7 @@ use super::out;
 use crate::detect::run::{self, DetectError};
 use crate::detect::{history, procfs};
 use std::path::{Path, PathBuf};
+use weir_rig_base::counter::Counter;
 use weir_rig_base::{clock, cpu};
 
 #[derive(clap::Args)]
@@ -74,6 +75,12 @@ fn print_host(clock: bool) {
         false => "missing: CPU cannot be measured here",
     };
     print_check(clock, "CPU clock of processes", detail);
+    let counted = Counter::check();
+    let detail = match &counted {
+        Ok(()) => "counted in user space: goal instructions_per_message".to_owned(),
+        Err(why) => why.to_string(),
+    };
+    print_check(counted.is_ok(), "instructions", detail);
     let pressure = procfs::pressure_ns().is_some();
     print_check(
         pressure,

@@ -1,5 +1,6 @@
 //! The commands of the detector and their exit codes.
 
+mod bisect;
 mod budget;
 mod doctor;
 mod history;
@@ -24,6 +25,8 @@ pub enum Command {
     Compare(Box<CompareArgs>),
     /// Compare a program with itself, to check the detector's error rate on this machine.
     Aa(Box<AaArgs>),
+    /// Find the commit that caused a change between two revisions, by comparing the commits between them with the first.
+    Bisect(bisect::Args),
     /// Compare weir with the floor: CPU per message, for each row of the project's budget.
     Budget(budget::Args),
     /// Resume an interrupted run.
@@ -68,10 +71,10 @@ impl Gate {
 /// Two programs.
 #[derive(Args)]
 struct Arms {
-    /// `bin:PATH`, `git:REVISION` or `target:NAME`.
+    /// `bin:PATH`, `git:REVISION`, `target:NAME`, or a running program: `pid:PID@ADDRESS`, `cgroup:GROUP@ADDRESS`.
     #[arg(long)]
     baseline: String,
-    /// `bin:PATH`, `git:REVISION` or `target:NAME`.
+    /// `bin:PATH`, `git:REVISION`, `target:NAME`, or a running program: `pid:PID@ADDRESS`, `cgroup:GROUP@ADDRESS`.
     #[arg(long)]
     comparison: String,
     /// Arguments at the end of the baseline's command, quoted as in a shell. Use absolute paths for files: each program runs in its
@@ -119,7 +122,7 @@ pub struct CompareArgs {
 
 #[derive(Args)]
 pub struct AaArgs {
-    /// `bin:PATH`, `git:REVISION` or `target:NAME`.
+    /// `bin:PATH`, `git:REVISION`, `target:NAME`, or a running program: `pid:PID@ADDRESS`, `cgroup:GROUP@ADDRESS`.
     #[arg(long)]
     target: String,
     /// Rows over all experiments; each is a separate comparison with its own pairs.
@@ -164,6 +167,10 @@ enum Format {
     Html,
     Term,
     Junit,
+    /// An exposition, for node_exporter or a push gateway.
+    Prometheus,
+    /// A message per value, for any agent.
+    Dogstatsd,
 }
 
 #[derive(Args)]
@@ -223,6 +230,7 @@ pub fn dispatch(command: Command, argv: Vec<String>) -> ExitCode {
 fn run_command(command: Command, argv: &[String]) -> Code {
     match command {
         Command::Compare(_) | Command::Aa(_) => measure(&Measuring::of(command, argv)?),
+        Command::Bisect(a) => bisect::run(&a),
         Command::Budget(a) => budget::run(&a, argv),
         Command::Run(a) => resume(&a.resume),
         Command::Profile(a) => print_profile(&a, argv),
@@ -397,11 +405,13 @@ fn print_report(a: &ReportArgs) -> Code {
         Format::Html => report::html(&report, folder),
         Format::Term => report::terminal(&report, io::stdout().is_terminal(), a.all),
         Format::Junit => report::junit(&report),
+        Format::Prometheus => report::prometheus(&report),
+        Format::Dogstatsd => report::dogstatsd(&report),
     });
     Ok(0)
 }
 
-fn read_report(path: &Path) -> Result<Report, DetectError> {
+pub(super) fn read_report(path: &Path) -> Result<Report, DetectError> {
     let text = fs::read_to_string(path).map_err(|e| DetectError::unusable(path, e))?;
     let report: Report = serde_json::from_str(&text).map_err(|e| DetectError::unusable(path, e))?;
     if report.schema == analysis::SCHEMA {

@@ -59,6 +59,7 @@ layer!(TelemetryLayer at "target.telemetry" {
 });
 layer!(LoadLayer at "load" {
     profile: Slot<String>,
+    file: Slot<String>,
     command: Slot<Vec<String>>,
     args: Slot<Vec<String>>,
     cpus: Slot<Vec<String>>,
@@ -349,6 +350,7 @@ impl TargetLayer {
                 .read("target.flushes_at_stop", boolean)?
                 .unwrap_or(false),
             pprof: self.pprof.text(),
+            running: None,
         })
     }
 
@@ -420,12 +422,13 @@ impl LoadLayer {
             .read(&format!("{path}.all_out"), boolean)?
             .unwrap_or(false);
         let command = list(&self.command);
-        match (
-            self.profile.text(),
-            command.is_empty(),
-            self.to.resolve(path, target)?,
-        ) {
-            (Some(profile), true, Some(to)) => Ok(Load::Profile {
+        let payload = exactly_one([
+            self.profile.text().map(|profile| ("--profile", profile)),
+            self.file.text().map(|file| ("--file", absolute(file))),
+        ]);
+        match (payload, command.is_empty(), self.to.resolve(path, target)?) {
+            (Some((flag, profile)), true, Some(to)) => Ok(Load::Profile {
+                flag,
                 profile,
                 args: list(&self.args),
                 to,
@@ -439,8 +442,16 @@ impl LoadLayer {
             }),
             _ => Err(self
                 .profile
-                .invalid(path, "either `profile` with `to`, or `command`")),
+                .invalid(path, "either `profile` or `file`, with `to`, or `command`")),
         }
+    }
+}
+
+/// The generator runs in another folder. A word in braces is replaced later.
+fn absolute(file: String) -> String {
+    match file.starts_with('{') {
+        true => file,
+        false => std::path::absolute(&file).map_or(file, |path| path.display().to_string()),
     }
 }
 

@@ -7,6 +7,7 @@ pub use files::{Layer, SinkLayer, TargetLayer};
 use super::goal::Goal;
 use super::record::Budget;
 use super::rig::{TARGET_BOOKS, TARGET_COUNTER, TARGET_RESULT};
+use super::running::Running;
 use super::values::CheckRule;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,7 +69,23 @@ pub struct Target {
     pub flushes_at_stop: bool,
     /// Go targets: base of `/debug/pprof/`. Ours have it too.
     pub pprof: Option<String>,
+    /// It runs already; then nothing starts it.
+    pub running: Option<Running>,
 }
+
+/// The schemes of addresses, with the words for them in `listen`.
+pub const LISTENS: [(&str, &str); 10] = [
+    ("udp", "udp"),
+    ("unixgram", "unix_datagram"),
+    ("unix", "unix_stream"),
+    ("tcp", "tcp"),
+    ("tcp", "syslog_tcp"),
+    ("tcp", "logs_tcp"),
+    ("http", "http"),
+    ("http", "otlp_http_logs"),
+    ("http", "traces_json"),
+    ("http", "traces_msgpack"),
+];
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ready {
@@ -103,6 +120,8 @@ pub const CANONICAL: [&str; 4] = ["received_packets", "received_bytes", "parsed_
 pub enum Load {
     /// `weir-bench load run`.
     Profile {
+        /// `--profile`, or `--file` for a file of the user's.
+        flag: &'static str,
         profile: String,
         /// Extra flags, passed unchanged.
         args: Vec<String>,

@@ -5,6 +5,7 @@ use crate::detect::experiment::Load;
 use crate::detect::observe::Observer;
 use crate::detect::process::{self, POLL, Process};
 use crate::detect::rig::{self, LoadParameters, Phases};
+use crate::detect::running::Subject;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -24,7 +25,7 @@ struct Running {
 
 impl ReplicateRun<'_> {
     /// Starts the loads, waits for them while watching the target, and returns the times of the phases.
-    pub fn load(&mut self, target: &mut Process, observer: &Observer) -> Result<Phases, Problem> {
+    pub fn load(&mut self, target: &mut Subject, observer: &Observer) -> Result<Phases, Problem> {
         let e = self.r.experiment;
         let spawned = self.now();
         let mut loads = Vec::new();
@@ -113,8 +114,8 @@ impl ReplicateRun<'_> {
     }
 
     /// Waits for the loads, and takes profiles meanwhile if requested. Returns the profiler's notes.
-    fn supervise(&mut self, loads: &mut [Running], target: &mut Process) -> Result<Vec<String>, Problem> {
-        let (folder, measure, pid) = (self.r.folder, &self.r.experiment.measure, target.pid);
+    fn supervise(&mut self, loads: &mut [Running], target: &mut Subject) -> Result<Vec<String>, Problem> {
+        let (folder, measure, pid) = (self.r.folder, &self.r.experiment.measure, target.pid());
         let pprof = self.r.experiment.target.pprof.as_ref();
         let pprof = pprof.map(|base| self.names.fill(base)).transpose()?;
         let pprof = pprof.as_deref();
@@ -136,7 +137,7 @@ impl ReplicateRun<'_> {
         })
     }
 
-    fn wait_for(&self, loads: &mut [Running], target: &mut Process) -> Result<(), Problem> {
+    fn wait_for(&self, loads: &mut [Running], target: &mut Subject) -> Result<(), Problem> {
         if loads.is_empty() {
             return watch_for(target, self.whole());
         }
@@ -154,7 +155,7 @@ impl ReplicateRun<'_> {
     }
 
     /// Whether a load has ended successfully.
-    fn has_ended(&self, load: &mut Running, target: &mut Process) -> Result<bool, Problem> {
+    fn has_ended(&self, load: &mut Running, target: &mut Subject) -> Result<bool, Problem> {
         let Some(status) = load.process.ended() else {
             return Ok(false);
         };

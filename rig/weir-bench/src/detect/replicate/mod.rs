@@ -10,10 +10,12 @@ pub use barrier::ArmBarrier;
 
 use super::capture::{self, Event, Header};
 use super::experiment::{Experiment, Sink};
+use super::goal::Goal;
 use super::layer::ConfigError;
 use super::observe::{Observation, Observer, Plan};
-use super::process::{self, Cgroup, POLL, Process, Start, Stopped};
+use super::process::{Cgroup, POLL, Process, Start};
 use super::rig::{self, Phases};
+use super::running::Subject;
 use super::values::{self, Measured, Rules};
 use super::{procfs, report};
 use barrier::BarrierGuard;
@@ -25,6 +27,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+use weir_rig_base::counter::Counter;
 use weir_rig_base::{clock, signal};
 
 /// Longest wait after the load for the target to take what waits in its sockets.
@@ -195,7 +198,13 @@ fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Obse
     let mut target = trial.start_target(cgroup.as_ref())?;
     let observer = trial.observe(&target, cgroup.is_some())?;
     sinks.pids().for_each(|pid| observer.watch("sink", pid));
-    trial.wait_ready(&mut target)?;
+    if let Subject::Started(_) = target {
+        trial.wait_ready(&mut target)?;
+    }
+    // Its metrics are asked for before and after the load: the work that this costs it would count as work for the load.
+    observer.scrape_now();
+    sinks.remember(&mut target)?;
+    trial.count_instructions(&target, &observer)?;
     let mut seen = trial.lifetime_cpu(&target);
     trial.wait_at_barrier(1);
     observer.read_now();
@@ -205,7 +214,8 @@ fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Obse
     observer.read_now();
     trial.wait_at_barrier(2);
     trial.drain(&mut target)?;
-    sinks.fetch_books(r.folder, &mut target)?;
+    observer.scrape_now();
+    sinks.fetch(&mut trial, &mut target)?;
     trial.stop(&mut target)?;
     seen.extend(trial.lifetime_cpu(&target));
     seen.extend(trial.end_observation(observer)?);
@@ -247,8 +257,15 @@ impl ReplicateRun<'_> {
         }
     }
 
-    fn start_target(&mut self, cgroup: Option<&Cgroup>) -> Result<Process, Problem> {
+    fn start_target(&mut self, cgroup: Option<&Cgroup>) -> Result<Subject, Problem> {
         let target = &self.r.experiment.target;
+        if let Some(running) = &target.running {
+            let mut subject = Subject::Running(running.clone());
+            return match subject.ended() {
+                Some(_) => Err(invalid("the target does not run any more")),
+                None => Ok(subject),
+            };
+        }
         let mut env = BTreeMap::new();
         for (key, value) in &target.env {
             env.insert(key.clone(), self.names.fill(value)?);
@@ -259,6 +276,17 @@ impl ReplicateRun<'_> {
         self.events.add("exec", &argv.join(" "))?;
         let cpus = target.cpus.as_deref();
         self.start("target", &argv, &env, cpus, cgroup)
+            .map(Subject::Started)
+    }
+
+    /// Counts the target's instructions from now on, if the machine can.
+    fn count_instructions(&mut self, target: &Subject, observer: &Observer) -> Result<(), Problem> {
+        match Counter::instructions(&target.group().living()) {
+            Ok(counter) => observer.count(counter),
+            Err(why) if self.r.experiment.goal == Goal::InstructionsPerMessage => return Err(invalid(why)),
+            Err(_) => {}
+        }
+        Ok(())
     }
 
     /// Starts one of the rig's own programs.
@@ -287,7 +315,7 @@ impl ReplicateRun<'_> {
         .map_err(invalid)
     }
 
-    fn observe(&mut self, target: &Process, limited: bool) -> Result<Observer, Problem> {
+    fn observe(&mut self, target: &Subject, limited: bool) -> Result<Observer, Problem> {
         let e = self.r.experiment;
         let mut telemetry = e.target.telemetry.clone();
         for t in &mut telemetry {
@@ -301,7 +329,7 @@ impl ReplicateRun<'_> {
             cpus: self.r.rig_cpus.map(<[usize]>::to_vec),
             memory_limit: e.target.memory_limit.filter(|_| !limited),
         };
-        Ok(Observer::start(plan, target.pid))
+        Ok(Observer::start(plan, target.group()))
     }
 
     fn end_observation(&mut self, observer: Observer) -> Result<Vec<Observation>, Problem> {
@@ -317,7 +345,7 @@ impl ReplicateRun<'_> {
     }
 
     /// CPU time of the target's life until now: recorded once when it is ready, once after its end.
-    fn lifetime_cpu(&self, target: &Process) -> Vec<Observation> {
+    fn lifetime_cpu(&self, target: &Subject) -> Vec<Observation> {
         let seen = target.cpu_ns().map(|ns| Observation {
             t: self.now(),
             src: "target",
@@ -329,13 +357,13 @@ impl ReplicateRun<'_> {
     }
 
     /// Waits until nothing that was sent waits in the target's sockets: the end of its work for this load.
-    fn wait_until_taken(&mut self, target: &mut Process) -> Result<(), Problem> {
-        let members = procfs::tree(target.pid, &procfs::all_processes());
-        let sockets = members.iter().filter_map(|p| procfs::descriptors(p.pid));
+    fn wait_until_taken(&mut self, target: &mut Subject) -> Result<(), Problem> {
+        let members = target.group().living();
+        let sockets = members.into_iter().filter_map(procfs::descriptors);
         let sockets: Vec<u64> = sockets.flat_map(|(_, inodes)| inodes).collect();
         let deadline = Instant::now() + TAKEN_WAIT;
         loop {
-            let waiting: u64 = procfs::receive_queues(&sockets).iter().sum();
+            let waiting: u64 = procfs::receive_queues(target.pid(), &sockets).iter().sum();
             if waiting == 0 {
                 return Ok(());
             }
@@ -351,7 +379,7 @@ impl ReplicateRun<'_> {
     }
 
     /// Waits until the last aggregated data has reached the sink.
-    fn drain(&self, target: &mut Process) -> Result<(), Problem> {
+    fn drain(&self, target: &mut Subject) -> Result<(), Problem> {
         let e = self.r.experiment;
         let wait = e.measure.drain.unwrap_or_else(|| {
             if e.sinks.iter().all(Sink::needs_no_flush) {
@@ -367,20 +395,9 @@ impl ReplicateRun<'_> {
         watch_for(target, wait)
     }
 
-    fn stop(&mut self, target: &mut Process) -> Result<(), Problem> {
-        let how = &self.r.experiment.target;
+    fn stop(&mut self, target: &mut Subject) -> Result<(), Problem> {
         self.events.add("stopping", "")?;
-        let (event, detail) = match target.stop(how.stop_signal, how.stop_grace) {
-            Stopped::Asked(status) => ("stopped", process::describe(status)),
-            Stopped::Killed => {
-                let what = "the target did not stop within its grace period and was killed";
-                ("note", what.to_owned())
-            }
-            Stopped::Earlier(status) => {
-                let what = format!("the target ended by itself with {}", process::describe(status));
-                ("invalid", what)
-            }
-        };
+        let (event, detail) = target.stop(&self.r.experiment.target);
         Ok(self.events.add(event, &detail)?)
     }
 }
@@ -393,18 +410,15 @@ fn interrupted() -> Result<(), Problem> {
 }
 
 /// Checks the target while waiting for something else.
-fn watch_target(target: &mut Process) -> Result<(), Problem> {
+fn watch_target(target: &mut Subject) -> Result<(), Problem> {
     interrupted()?;
     match target.ended() {
-        Some(status) => Err(invalid(format!(
-            "the target ended during the run with {}",
-            process::describe(status)
-        ))),
+        Some(how) => Err(invalid(format!("the target ended during the run with {how}"))),
         None => Ok(()),
     }
 }
 
-fn watch_for(target: &mut Process, time: Duration) -> Result<(), Problem> {
+fn watch_for(target: &mut Subject, time: Duration) -> Result<(), Problem> {
     let end = Instant::now() + time;
     while Instant::now() < end {
         watch_target(target)?;

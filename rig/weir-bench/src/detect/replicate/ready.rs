@@ -5,6 +5,7 @@ use crate::detect::experiment::Ready;
 use crate::detect::layer::ConfigError;
 use crate::detect::process::{self, POLL, Process};
 use crate::detect::report;
+use crate::detect::running::Subject;
 use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
@@ -16,7 +17,7 @@ use weir_rig_base::{http, udp};
 const SINK_WAIT: Duration = Duration::from_secs(20);
 
 impl ReplicateRun<'_> {
-    pub fn wait_ready(&mut self, target: &mut Process) -> Result<(), Problem> {
+    pub fn wait_ready(&mut self, target: &mut Subject) -> Result<(), Problem> {
         let (e, folder) = (&self.r.experiment.target, self.r.folder);
         let mut left = Vec::new();
         for condition in &e.ready {
@@ -26,8 +27,7 @@ impl ReplicateRun<'_> {
         let log = || tail(&folder.join("target.stderr"));
         loop {
             interrupted()?;
-            if let Some(status) = target.ended() {
-                let how = process::describe(status);
+            if let Some(how) = target.ended() {
                 let what = format!("the target ended before it was ready, with {how}{}", log());
                 return Err(invalid(what));
             }

@@ -6,14 +6,18 @@ use crate::detect::books;
 use crate::detect::experiment::Sink;
 use crate::detect::process::{self, Process, Stopped};
 use crate::detect::rig;
-use std::path::Path;
+use crate::detect::running::Subject;
 use std::time::Duration;
 
 /// Timeout for a sink to write its report.
 const REPORT_WAIT: Duration = Duration::from_secs(20);
 
 /// Each with its process, if it has one.
-pub struct Sinks(Vec<(Option<Process>, Sink)>);
+pub struct Sinks {
+    all: Vec<(Option<Process>, Sink)>,
+    /// The counters of the target before the load, by sink.
+    before: Vec<f64>,
+}
 
 impl Sinks {
     pub fn start(run: &mut ReplicateRun) -> Result<Sinks, Problem> {
@@ -35,23 +39,36 @@ impl Sinks {
         for (process, sink) in &mut sinks {
             // A scraper waits for the target itself.
             if let Some(process) = process
-                && sink.kind != "scrape"
+                && sink.kind != rig::SCRAPE
             {
                 wait_for_sink(process, &sink.listen)?;
             }
         }
-        Ok(Sinks(sinks))
+        let before = vec![0.0; sinks.len()];
+        Ok(Sinks { all: sinks, before })
+    }
+
+    /// Keeps the target's counters: one that ran before has counted already.
+    pub fn remember(&mut self, target: &mut Subject) -> Result<(), Problem> {
+        for ((_, sink), before) in self.all.iter().zip(&mut self.before) {
+            if sink.kind == rig::TARGET_COUNTER && matches!(target, Subject::Running(_)) {
+                super::watch_target(target)?;
+                *before = books::counted(&sink.listen, &sink.args)?;
+            }
+        }
+        Ok(())
     }
 
     pub fn pids(&self) -> impl Iterator<Item = i32> {
-        self.0
+        self.all
             .iter()
             .filter_map(|(process, _)| Some(process.as_ref()?.pid))
     }
 
-    /// Queries targets for their books while they still run.
-    pub fn fetch_books(&self, folder: &Path, target: &mut Process) -> Result<(), Problem> {
-        for (i, (_, sink)) in self.0.iter().enumerate() {
+    /// Asks the target for what it has, while it still runs.
+    pub fn fetch(&mut self, run: &mut ReplicateRun, target: &mut Subject) -> Result<(), Problem> {
+        let folder = run.r.folder;
+        for (i, (process, sink)) in self.all.iter_mut().enumerate() {
             let (manifest, report) = (
                 folder.join("manifest.json"),
                 rig::numbered(folder, "sink", i, "json"),
@@ -59,7 +76,22 @@ impl Sinks {
             let watch = || super::watch_target(target);
             match sink.kind.as_str() {
                 rig::TARGET_BOOKS => books::fetch(&sink.listen, &manifest, &report, watch)?,
-                rig::TARGET_COUNTER => books::count((&sink.listen, &sink.args), &manifest, &report, watch)?,
+                rig::TARGET_COUNTER => {
+                    books::count(
+                        (&sink.listen, &sink.args),
+                        self.before[i],
+                        &manifest,
+                        &report,
+                        watch,
+                    )?;
+                }
+                rig::SCRAPE if process.is_none() => {
+                    let points = rig::numbered(run.work, "points", i, "jsonl");
+                    let argv = rig::scrape_argv(sink, run.r.program, &points, &manifest);
+                    let mut scraper = run.start_helper(&format!("sink{i}"), &argv, sink.cpus.as_deref())?;
+                    scraper.wait(REPORT_WAIT);
+                    *process = Some(scraper);
+                }
                 _ => {}
             }
         }
@@ -69,7 +101,7 @@ impl Sinks {
     /// Ends the sinks and writes their reports.
     pub fn report(&mut self, run: &mut ReplicateRun) -> Result<(), Problem> {
         let folder = run.r.folder;
-        for (i, (process, sink)) in self.0.iter_mut().enumerate() {
+        for (i, (process, sink)) in self.all.iter_mut().enumerate() {
             let mut stdout = folder.join("target.stdout");
             if let Some(process) = process {
                 let name = process.name().to_owned();

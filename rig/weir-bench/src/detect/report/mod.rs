@@ -1,8 +1,9 @@
-//! Printing a report: Markdown, JSON, terminal, HTML, JUnit.
+//! Printing a report: Markdown, JSON, terminal, HTML, JUnit, metrics.
 
 mod html;
 mod junit;
 mod markdown;
+mod metrics;
 mod sign;
 pub mod svg;
 mod terminal;
@@ -18,6 +19,7 @@ use weir_rig_base::clock::civil;
 pub use html::{CSS, html};
 pub use junit::{escape, junit};
 pub use markdown::markdown;
+pub use metrics::{dogstatsd, prometheus};
 pub use sign::Positive;
 pub use terminal::{Table, terminal};
 

@@ -61,14 +61,15 @@ pub struct PairTally {
 }
 
 impl PairTally {
-    /// A pair is over. Pairs of before a resumption do not count as a row: somebody may have mended what failed.
-    pub fn add(&mut self, pair: PairAttempts) {
+    /// A pair is over. Pairs of before a resumption do not count as a row: somebody may have mended what failed. `silent`: nothing has
+    /// succeeded for so long that the reasons were printed; then the first failed pair is enough.
+    pub fn add(&mut self, pair: PairAttempts, silent: bool) {
         if pair.valid {
             self.valid += 1;
             self.failed_in_a_row = 0;
         } else if pair.has_failed() {
             self.failed += 1;
-            self.failed_in_a_row += 1;
+            self.failed_in_a_row += if silent && self.valid == 0 { 2 } else { 1 };
         }
     }
 
@@ -111,6 +112,10 @@ impl Silence {
 
     pub fn end(&mut self, now: Instant) {
         *self = Self::new(now);
+    }
+
+    pub fn is_long(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last_valid) >= SILENCE
     }
 
     /// The time without a valid pair, if it is time to speak.
@@ -183,7 +188,7 @@ mod tests {
 
     fn tally(pairs: &[&str]) -> PairTally {
         let mut tally = PairTally::default();
-        pairs.iter().for_each(|attempts| tally.add(pair(attempts)));
+        pairs.iter().for_each(|attempts| tally.add(pair(attempts), false));
         tally
     }
 
@@ -193,6 +198,10 @@ mod tests {
         assert_eq!((one.replaced(14), one.is_hopeless(14)), (1, false));
         // Also the first, before anything succeeded; the second of them ends it.
         assert!(!tally(&["iii"]).is_hopeless(14) && tally(&["iii", "iii"]).is_hopeless(14));
+        // A target that needs its whole timeout to fail needs no second pair to show it.
+        let mut slow = PairTally::default();
+        slow.add(pair("iii"), true);
+        assert!(slow.is_hopeless(14));
         assert!(!tally(&["v", "iii", "iii"]).is_hopeless(14));
         assert!(tally(&["v", "iii", "iii", "iii"]).is_hopeless(14));
         // A disturbed pair is neither.
@@ -220,7 +229,9 @@ mod tests {
         assert_eq!(silence.is_too_long(after(31)), Some(Duration::from_secs(31)));
         assert_eq!(silence.is_too_long(after(60)), None);
         assert_eq!(silence.is_too_long(after(61)), Some(Duration::from_secs(61)));
+        assert!(silence.is_long(after(61)));
         silence.end(after(70));
+        assert!(!silence.is_long(after(99)));
         assert_eq!(silence.is_too_long(after(99)), None);
         assert_eq!(silence.is_too_long(after(100)), Some(Duration::from_secs(30)));
     }

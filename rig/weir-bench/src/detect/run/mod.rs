@@ -9,11 +9,12 @@ mod runner;
 pub use prepare::{Prepared, prepare};
 pub use rig::Rig;
 
+use super::goal::Goal;
 use super::layer::ConfigError;
 use super::library::Library;
 use super::record::{self, ArmInfo, CalibrationNote, RUN_VERSION, RunInfo};
 use super::replicate::Abort;
-use super::targets::ArmProgram;
+use super::targets::{ArmProgram, USUAL_TARGET};
 use super::{analysis, procfs};
 use crate::common;
 use attempts::PairTally;
@@ -23,13 +24,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_regress::plan::{PlannedPair, plan};
+use weir_rig_base::counter::Counter;
 use weir_rig_base::{clock, process, signal};
 
 /// Minimum free space: a run that cannot store its results is refused before it costs an hour.
 const FREE_MIN: u64 = 200 << 20;
-
-/// Entry that starts plain binaries.
-const USUAL_TARGET: &str = "weir";
 
 /// Selection and settings of a run, shared by all measuring commands.
 #[derive(clap::Args, Debug, Clone)]
@@ -128,7 +127,7 @@ pub fn default_cache() -> PathBuf {
 #[derive(Debug, Clone)]
 pub struct Options {
     pub wanted: Selection,
-    /// `bin:PATH`, `git:REVISION` or `target:NAME` of each arm.
+    /// Each arm, as `bin:PATH`, `git:REVISION`, `target:NAME`, `pid:PID@ADDRESS` or `cgroup:GROUP@ADDRESS`.
     pub specs: [String; 2],
     /// Exit status of each arm's command.
     pub args: [Vec<String>; 2],
@@ -213,6 +212,7 @@ pub struct Finished {
 pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
     let (prepared, arms) = prepare(o)?;
     hint_at_own_commands(&prepared, &o.wanted.like, &o.specs);
+    check_counters(&prepared)?;
     let modes = modes(&prepared, o.calibrates)?;
     let host = procfs::describe_host();
     let calibration = weakest(&modes, &o.wanted, &host);
@@ -266,6 +266,18 @@ fn hint_at_own_commands(prepared: &[Prepared], like: &str, specs: &[String; 2]) 
             p.name
         );
     }
+}
+
+/// Refuses a goal that this machine cannot measure.
+fn check_counters(prepared: &[Prepared]) -> Result<(), DetectError> {
+    let counts = |p: &&Prepared| p.info.goal == Goal::InstructionsPerMessage;
+    let Some(p) = runnable(prepared).find(counts) else {
+        return Ok(());
+    };
+    Counter::check().map_err(|why| {
+        let what = format!("{}: {why}; --set goal=cpu_per_message measures CPU time", p.name);
+        DetectError::Environment(what)
+    })
 }
 
 /// Changes the seed of a run into that of its confirmation.

@@ -1,12 +1,15 @@
 //! Loading, resolving and checking before a run.
 
 use super::{DetectError, Options};
-use crate::detect::experiment::{Experiment, Load};
+use crate::detect::experiment::{Experiment, Load, Sink};
+use crate::detect::goal::Goal;
 use crate::detect::layer::{Layered, List};
 use crate::detect::library::{self, Case, Library};
 use crate::detect::record::{ARMS, ArmRules, ExperimentInfo};
+use crate::detect::rig::{TARGET_BOOKS, TARGET_LINES, TARGET_RESULT, TARGET_STDOUT};
 use crate::detect::targets::{self, ArmProgram, Targets};
 use crate::detect::values::Rules;
+use std::path::Path;
 use weir_regress::Direction;
 use weir_rig_base::cpu;
 
@@ -49,6 +52,11 @@ fn programs(o: &Options, library: &Library) -> Result<[ArmProgram; 2], DetectErr
     let program = |arm: usize| -> Result<ArmProgram, DetectError> {
         let mut program = targets::arm(&o.specs[arm], &o.wanted.like, &targets, &o.wanted.cache())?;
         program.info.args.clone_from(&o.args[arm]);
+        if program.running.is_some() && !o.args[arm].is_empty() {
+            let flag = format!("--{}-args", ARMS[arm]);
+            let what = format!("{flag}: {} runs already, with its own arguments", o.specs[arm]);
+            return Err(DetectError::Config(what));
+        }
         Ok(program)
     };
     let arms = [program(0)?, program(1)?];
@@ -80,9 +88,19 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
     }
     let (arms, notes) = match <[Experiment; 2]>::try_from(resolved) {
         Ok(mut resolved) => {
-            for e in &mut resolved {
+            for (e, arm) in resolved.iter_mut().zip(arms) {
                 apply_flags(e, o);
+                if let Some(running) = &arm.running {
+                    running.take_over(&mut e.target);
+                    check_running(&case.name, e)?;
+                }
                 check_cpus(&case.name, e)?;
+                check_files(&case.name, e)?;
+            }
+            let pid = |arm: &ArmProgram| arm.running.as_ref().map(|running| running.pid);
+            if pid(&arms[0]).is_some() && pid(&arms[0]) == pid(&arms[1]) {
+                // Each arm would count the work of both loads.
+                resolved.iter_mut().for_each(|e| e.together = false);
             }
             check_same_load(&case.name, &resolved)?;
             let notes = notes(&resolved, arms);
@@ -119,6 +137,42 @@ fn apply_flags(e: &mut Experiment, o: &Options) {
     }
     if o.wanted.unpinned {
         e.target.cpus = None;
+    }
+}
+
+/// Refuses settings that only the starter of a program can see or make.
+fn check_running(name: &str, e: &Experiment) -> Result<(), DetectError> {
+    let output =
+        |s: &&Sink| [TARGET_STDOUT, TARGET_LINES, TARGET_RESULT, TARGET_BOOKS].contains(&s.kind.as_str());
+    let what = if let Some(sink) = e.sinks.iter().find(output) {
+        format!(
+            "sinks: {} needs the output of a program that weir-bench started; a program that runs already has target-counter, its \
+             own counters, or a sink that it delivers to",
+            sink.kind
+        )
+    } else if e.goal == Goal::Startup {
+        "goal: the start of a program that runs already cannot be measured".to_owned()
+    } else if e.target.memory_limit.is_some() {
+        "target.memory_limit: cannot be set for a program that runs already; `checks` can watch its memory"
+            .to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(DetectError::Config(format!("experiment {name}: {what}")))
+}
+
+/// Refuses a missing file before the first attempt to send it.
+fn check_files(name: &str, e: &Experiment) -> Result<(), DetectError> {
+    let files = e.load.iter().filter_map(|load| match load {
+        Load::Profile { flag, profile, .. } if *flag == "--file" => Some(profile),
+        _ => None,
+    });
+    let mut missing = files.filter(|file| !file.starts_with('{') && !Path::new(file).is_file());
+    match missing.next() {
+        None => Ok(()),
+        Some(file) => Err(DetectError::Config(format!(
+            "experiment {name}: load.file: {file}: no such file"
+        ))),
     }
 }
 
@@ -171,6 +225,9 @@ fn notes(resolved: &[Experiment; 2], arms: &[ArmProgram; 2]) -> Vec<String> {
     }
     if resolved[0].together {
         notes.push("the arms of a pair ran concurrently".to_owned());
+    }
+    if arms.iter().any(|arm| arm.running.is_some()) {
+        notes.push("a program ran before and after: work for others than this load counts too".to_owned());
     }
     notes
 }

@@ -87,7 +87,7 @@ impl<'a> Runner<'a> {
         }
         for ((name, confirms, _), attempts) in &self.pairs {
             let tally = self.tallies.entry((name.clone(), *confirms)).or_default();
-            tally.add(*attempts);
+            tally.add(*attempts, false);
             tally.forget_the_row();
         }
     }
@@ -201,13 +201,13 @@ impl<'a> Runner<'a> {
         let (name, pair) = (&self.prepared[planned.experiment].name, self.attempts_of(planned));
         let (_, planned_pairs) = self.planned_pairs(planned);
         let tally = self.tallies.entry((name.clone(), self.confirms)).or_default();
-        tally.add(pair);
+        tally.add(pair, self.silence.is_long(Instant::now()));
         if !pair.has_failed() {
             return;
         }
         let failed = format!("{name} pair {}: failed in {ATTEMPTS} attempts", planned.pair + 1);
         let what = if tally.is_hopeless(planned_pairs) {
-            format!("{failed}, like others; {name} is given up")
+            format!("{failed}; {name} is given up")
         } else {
             self.progress.total += 2;
             format!("{failed}; another pair replaces it")

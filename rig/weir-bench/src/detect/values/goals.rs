@@ -105,6 +105,10 @@ impl Run<'_> {
         vec![
             (Goal::Cpu, cpu.map(|c| c / 1e6)),
             (Goal::CpuPerMessage, cpu.zip(rate_delivered).map(|(c, m)| c / m)),
+            (
+                Goal::InstructionsPerMessage,
+                rate("instructions").zip(rate_delivered).map(|(i, m)| i / m),
+            ),
             (Goal::LifeCpuPerMessage, self.life_cpu_per_message(delivered)),
             (
                 Goal::ContextSwitches,

@@ -132,8 +132,9 @@ pub struct CheckOutcome {
 }
 
 /// Series recorded of the target, under the observer's names.
-pub const TARGET_SERIES: [&str; 19] = [
+pub const TARGET_SERIES: [&str; 20] = [
     "cpu_ns",
+    "instructions",
     "run_delay_ns",
     "user_ticks",
     "system_ticks",

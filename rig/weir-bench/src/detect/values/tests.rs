@@ -70,6 +70,7 @@ fn run(fake: &Fake, rules: &Rules) -> Measured {
         let phase = if i < 10 { Phase::Warmup } else { Phase::Measure };
         w.add(t, phase, "target", "cpu_ns", true, s * fake.cpu_per_second)
             .unwrap();
+        w.add(t, phase, "target", "instructions", true, s * 3e6).unwrap();
         w.add(t, phase, "target", "rss_bytes", false, 1e6 + 1e4 * s)
             .unwrap();
         w.add(t, phase, "target", "udp_drops", true, fake.udp_drops * s / 40.0)
@@ -107,6 +108,7 @@ fn numbers_of_a_good_run() {
     let v = |g: Goal| m.values[&g];
     assert!((v(Goal::Cpu) - 200.0).abs() < 1e-9);
     assert!((v(Goal::CpuPerMessage) - 2e5).abs() < 1e-6);
+    assert!((v(Goal::InstructionsPerMessage) - 3000.0).abs() < 1e-6);
     assert!((v(Goal::IngressThroughput) - 150_000.0).abs() < 1e-6);
     assert!((v(Goal::IngressMessages) - 1000.0).abs() < 1e-9);
     assert!((v(Goal::EgressThroughput) - 2000.0).abs() < 1e-9);

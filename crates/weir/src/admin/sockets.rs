@@ -1,0 +1,83 @@
+//! The listening sockets of the admin address: for `localhost` one of each family.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::task::Poll;
+
+use tokio::net::{TcpListener, TcpStream};
+
+pub struct AdminSockets {
+    /// At least one.
+    listeners: Vec<TcpListener>,
+    first: SocketAddr,
+}
+
+/// An address that cannot be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("admin: {address} cannot be bound: {error}; --admin sets another address, or off")]
+pub struct AdminBindError {
+    address: SocketAddr,
+    error: io::Error,
+}
+
+impl AdminSockets {
+    /// Binds all addresses, or uses the socket of another process where `passed` has it.
+    pub async fn bind(
+        addresses: &[SocketAddr],
+        mut passed: impl FnMut(SocketAddr) -> Option<std::net::TcpListener>,
+    ) -> Result<Self, AdminBindError> {
+        let mut listeners = Vec::new();
+        for &address in addresses {
+            let bound = match passed(address) {
+                Some(listener) => listener
+                    .set_nonblocking(true)
+                    .and_then(|()| TcpListener::from_std(listener)),
+                None => TcpListener::bind(address).await,
+            };
+            listeners.push(bound.map_err(|error| AdminBindError { address, error })?);
+        }
+        let first = listeners
+            .first()
+            .ok_or(io::ErrorKind::InvalidInput.into())
+            .and_then(TcpListener::local_addr)
+            .map_err(|error| AdminBindError {
+                address: (Ipv4Addr::UNSPECIFIED, 0).into(),
+                error,
+            })?;
+        Ok(Self { listeners, first })
+    }
+
+    /// The first of the bound addresses, with the actual port.
+    pub fn first(&self) -> SocketAddr {
+        self.first
+    }
+
+    /// Copies, to be handed over.
+    pub fn share(&self) -> io::Result<Vec<OwnedFd>> {
+        let listeners = self.listeners.iter();
+        listeners
+            .map(|listener| listener.as_fd().try_clone_to_owned())
+            .collect()
+    }
+
+    /// Writes the addresses to the log.
+    pub fn announce(&self) {
+        tracing::info!("admin on http://{}", self.first);
+        let others = self.listeners.iter().skip(1);
+        for address in others.filter_map(|listener| listener.local_addr().ok()) {
+            tracing::info!("admin on http://{address} too");
+        }
+    }
+
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        std::future::poll_fn(|context| {
+            let mut ready = self
+                .listeners
+                .iter()
+                .map(|listener| listener.poll_accept(context));
+            ready.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
+    }
+}
