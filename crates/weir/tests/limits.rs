@@ -21,7 +21,7 @@ fn top_shows_usage_by_metric_tag_key_and_origin() {
         agent.send(&(of_a.collect::<String>() + &"b:1|c\n".repeat(50)));
         let (code, body) = get(&admin, "/api/v1/contexts");
         if code == 503 {
-            assert!(body.contains("none yet"), "{body}");
+            assert!(body.contains("no flush yet"), "{body}");
             return false;
         }
         let report = report(10);
