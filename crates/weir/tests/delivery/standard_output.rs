@@ -101,8 +101,10 @@ fn told_of(reader: Reader) {
     let agent = start(directory.path(), reader);
     let stdout = until("refused and counted", || {
         let stdout = agent.output("stdout");
-        let rejected = stdout["points"]["dropped"]["rejected"].as_u64().unwrap_or(0);
-        (rejected >= CONTEXTS as u64)
+        let dropped = |reason: &str| stdout["points"]["dropped"][reason].as_u64().unwrap_or(0);
+        // As in `start`: a batch may find no room.
+        let (rejected, no_room) = (dropped("rejected"), dropped("inbox_full"));
+        (rejected > 0 && rejected + no_room >= CONTEXTS as u64)
             .then_some(stdout.clone())
             .ok_or(stdout.to_string())
     });
