@@ -106,8 +106,7 @@ async fn check_without_patience(settings: impl Fn(&str) -> Box<dyn Start>) {
         .iter()
         .for_each(|batch| first.submit(batch));
     first.keep_state();
-    first.encode_last(DEADLINE).await;
-    first.shutdown(Duration::ZERO).await;
+    first.finish(false, DEADLINE).await;
     assert!(first.status().balances());
     let around = with(first.take_state().unwrap(), &clock);
     reachable.store(true, Ordering::SeqCst);

@@ -48,9 +48,10 @@ impl Delivery {
         })
     }
 
-    /// Encodes received batches, for at most `patience`; [`Delivery::shutdown`] follows. That needs no endpoint: a disk queue gets the payloads,
-    /// and sums that the next process continues contain them.
-    pub async fn encode_last(&self, patience: Duration) {
+    /// Ends after the last flush, within `patience`. Received batches are encoded in any case, which needs no endpoint: a disk queue gets the
+    /// payloads, and sums that the next process continues contain them. Whether they are delivered: an output that is not settled
+    /// has accepted nothing until now.
+    pub async fn finish(&self, is_settled: bool, patience: Duration) {
         let shared = &self.shared;
         let deadline = shared.clock.now() + patience;
         shared.advance(Stage::Draining);
@@ -59,26 +60,28 @@ impl Delivery {
             () = self.wait_for(|_| shared.stage() >= Stage::Encoded) => {}
             () = shared.clock.sleep_until(deadline) => {}
         }
+        if is_settled {
+            self.deliver_last(deadline).await;
+        }
+        self.shutdown(Duration::ZERO).await;
     }
 
-    /// As [`Delivery::encode_last`], and delivers in the same time. An endpoint that fails, or that has everything on disk, gets a moment.
-    pub async fn deliver_last(&self, patience: Duration) {
-        let shared = &self.shared;
-        let deadline = shared.clock.now() + patience;
-        shared.advance(Stage::Draining);
+    /// Delivers what is encoded, until `deadline`. An endpoint that fails, or that has everything on disk, gets a moment.
+    async fn deliver_last(&self, deadline: Duration) {
+        let clock = &self.shared.clock;
         let all = |done: fn(&EndpointStatus) -> bool| {
-            self.wait_for(move |status| shared.stage() >= Stage::Encoded && status.endpoints.iter().all(done))
+            self.wait_for(move |status| status.endpoints.iter().all(done))
         };
         let is_idle: fn(&EndpointStatus) -> bool = |endpoint| endpoint.pending.total().is_zero();
         let is_hopeless: fn(&EndpointStatus) -> bool =
             |endpoint| endpoint.pending.unsaved.is_zero() || !endpoint.healthy;
         tokio::select! {
             () = all(is_idle) => return,
-            () = shared.clock.sleep_until(deadline.min(shared.clock.now() + MOMENT)) => {}
+            () = clock.sleep_until(deadline.min(clock.now() + MOMENT)) => {}
         }
         tokio::select! {
             () = all(is_hopeless) => {}
-            () = shared.clock.sleep_until(deadline) => {}
+            () = clock.sleep_until(deadline) => {}
         }
     }
 }

@@ -505,18 +505,11 @@ impl Output {
         }
     }
 
-    /// Ends after the last flush. An output that accepted nothing until now, which is not settled, does not deliver it.
+    /// Ends after the last flush, which an output that is not settled does not deliver.
     pub(super) async fn finish(&self, is_settled: bool, patience: Duration) {
         match self {
             Output::Scrape(_) => {}
-            Output::Delivered(_, delivery) => {
-                if is_settled {
-                    delivery.deliver_last(patience).await;
-                } else {
-                    delivery.encode_last(patience).await;
-                }
-                delivery.shutdown(Duration::ZERO).await;
-            }
+            Output::Delivered(_, delivery) => delivery.finish(is_settled, patience).await,
             Output::Relay(relay) if is_settled => relay::finish(relay, patience).await,
             Output::Relay(relay) => relay.shutdown(Duration::ZERO).await,
         }
