@@ -136,7 +136,10 @@ impl Server {
                     .build()
                     .unwrap();
                 runtime.block_on(async {
-                    let server = AdminServer::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+                    let server = AdminServer::bind(&["127.0.0.1:0".parse().unwrap()], |_| None)
+                        .await
+                        .unwrap()
+                        .unwrap();
                     bound.send(server.sockets().first()).unwrap();
                     tokio::select! {
                         () = server.serve(Arc::new(source), callers(), limits) => {}

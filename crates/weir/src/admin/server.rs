@@ -122,14 +122,14 @@ impl Gate {
 }
 
 impl AdminServer {
-    pub async fn bind(address: SocketAddr) -> Result<Self, AdminBindError> {
-        AdminSockets::bind(&[address], |_| None).await.map(Self::on)
-    }
-
-    /// Uses bound sockets.
-    pub fn on(sockets: AdminSockets) -> Self {
+    /// As [`AdminSockets::bind`].
+    pub async fn bind(
+        addresses: &[SocketAddr],
+        passed: impl FnMut(SocketAddr) -> Option<std::net::TcpListener>,
+    ) -> Result<Option<Self>, AdminBindError> {
+        let sockets = AdminSockets::bind(addresses, passed).await?;
         let gate = Gate::new();
-        Self { sockets, gate }
+        Ok(sockets.map(|sockets| Self { sockets, gate }))
     }
 
     /// The sockets and their gate, to be handed over.
@@ -144,6 +144,10 @@ impl AdminServer {
 
     /// Answers until the future is dropped.
     pub async fn serve(self, source: Arc<dyn AdminSource>, callers: Callers, limits: ConnectionLimits) {
+        let address = self.sockets.first();
+        if !address.ip().to_canonical().is_loopback() {
+            tracing::warn!("admin: {address} is not loopback: {}", callers.access.of_others());
+        }
         let connections = Connections::new(limits);
         let _ = self.gate.connections.set(connections.clone());
         let callers = Arc::new(callers);

@@ -1,7 +1,7 @@
 //! The listening sockets of the admin address: for `localhost` one of each family.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::task::Poll;
 
@@ -22,12 +22,12 @@ pub struct AdminBindError {
 }
 
 impl AdminSockets {
-    /// Binds all addresses, or uses the socket of another process where `passed` has it.
+    /// Binds all addresses, or uses the socket of another process where `passed` has it. `None`: there is no address.
     pub async fn bind(
         addresses: &[SocketAddr],
         mut passed: impl FnMut(SocketAddr) -> Option<std::net::TcpListener>,
-    ) -> Result<Self, AdminBindError> {
-        let mut listeners = Vec::new();
+    ) -> Result<Option<Self>, AdminBindError> {
+        let (mut listeners, mut first) = (Vec::new(), None);
         for &address in addresses {
             let bound = match passed(address) {
                 Some(listener) => listener
@@ -35,17 +35,12 @@ impl AdminSockets {
                     .and_then(|()| TcpListener::from_std(listener)),
                 None => TcpListener::bind(address).await,
             };
-            listeners.push(bound.map_err(|error| AdminBindError { address, error })?);
+            let failed = |error| AdminBindError { address, error };
+            let listener = bound.map_err(failed)?;
+            first.get_or_insert(listener.local_addr().map_err(failed)?);
+            listeners.push(listener);
         }
-        let first = listeners
-            .first()
-            .ok_or(io::ErrorKind::InvalidInput.into())
-            .and_then(TcpListener::local_addr)
-            .map_err(|error| AdminBindError {
-                address: (Ipv4Addr::UNSPECIFIED, 0).into(),
-                error,
-            })?;
-        Ok(Self { listeners, first })
+        Ok(first.map(|first| Self { listeners, first }))
     }
 
     /// The first of the bound addresses, with the actual port.

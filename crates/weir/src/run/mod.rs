@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, AdminSockets, Callers, ConnectionLimits};
+use crate::admin::{AdminServer, Callers, ConnectionLimits};
 use crate::budget::Budget;
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -114,18 +114,10 @@ fn control(
     let (mut signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-        let admin = match config.addresses.admin.as_slice() {
-            [] => None,
-            addresses => {
-                let passed = |address| target.as_mut().and_then(|target| target.admin(address));
-                let bound = AdminSockets::bind(addresses, passed).await;
-                Some(
-                    bound
-                        .map(AdminServer::on)
-                        .map_err(|error| Failure::runtime(error.to_string()))?,
-                )
-            }
-        };
+        let passed = |address| target.as_mut().and_then(|target| target.admin(address));
+        let admin = AdminServer::bind(&config.addresses.admin, passed)
+            .await
+            .map_err(|error| Failure::runtime(error.to_string()))?;
         Ok::<_, Failure>((signals, admin))
     })?;
     let notify = Arc::new(Notify::of_environment());
@@ -267,9 +259,6 @@ async fn serve(
         server.sockets().announce();
         tracing::info!("{}", banner(reloader.current(), address));
         let callers = Callers::new(&reloader.current().config.running);
-        if !address.ip().to_canonical().is_loopback() {
-            tracing::warn!("admin: {address} is not loopback: {}", callers.access.of_others());
-        }
         tokio::spawn(server.serve(view.clone(), callers, ConnectionLimits::default()));
     }
     if let Some(columns) = &view.columns {

@@ -11,7 +11,7 @@ use weir_log::Connection;
 use weir_merge::{Plan, Settings};
 
 use super::{outputs_runtime, reporting, second_stop};
-use crate::admin::{AdminServer, AdminSockets, AdminSource as _, Callers, ConnectionLimits};
+use crate::admin::{AdminServer, AdminSource as _, Callers, ConnectionLimits};
 use crate::budget::{Budget, Share};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -117,17 +117,9 @@ fn control(
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-        let admin = match config.addresses.admin.as_slice() {
-            [] => None,
-            addresses => {
-                let bound = AdminSockets::bind(addresses, |_| None).await;
-                Some(
-                    bound
-                        .map(AdminServer::on)
-                        .map_err(|error| Failure::runtime(error.to_string()))?,
-                )
-            }
-        };
+        let admin = AdminServer::bind(&config.addresses.admin, |_| None)
+            .await
+            .map_err(|error| Failure::runtime(error.to_string()))?;
         Ok::<_, Failure>((signals, admin))
     })?;
     let notify = Arc::new(Notify::of_environment());
@@ -198,9 +190,6 @@ async fn serve(
         server.sockets().announce();
         tracing::info!("{}", banner(config, address));
         let callers = Callers::new(&config.running);
-        if !address.ip().to_canonical().is_loopback() {
-            tracing::warn!("admin: {address} is not loopback: {}", callers.access.of_others());
-        }
         tokio::spawn(server.serve(view.clone(), callers, ConnectionLimits::default()));
     }
     let reporting_task = tokio::spawn(report(notify.clone(), view.clone()));
