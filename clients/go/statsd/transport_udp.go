@@ -114,6 +114,10 @@ func isRefusal(err error) bool {
 // reopenPause bounds how often a refusal opens a socket: each leaves a conntrack entry behind.
 const reopenPause = time.Second
 
+// turnPause is the same for localhost, where no such entry is in the way: a server that comes back at the other
+// address is found after one packet.
+const turnPause = 10 * time.Millisecond
+
 // refused sends a packet again after the kernel reported that an earlier one was refused. It returns that error
 // nevertheless: the earlier one was counted as sent, so that this one is counted as lost instead.
 func (t *udpTransport) refused(b []byte, cause error) error {
@@ -126,14 +130,14 @@ func (t *udpTransport) refused(b []byte, cause error) error {
 
 // reopen takes another socket after a refusal, unless one did so a moment ago.
 func (t *udpTransport) reopen() {
-	if time.Since(t.reopened) < reopenPause {
+	to, pause := t.to, reopenPause
+	if t.local {
+		to, pause = otherLoopback(to), turnPause
+	}
+	if time.Since(t.reopened) < pause {
 		return
 	}
 	t.reopened = time.Now()
-	to := t.to
-	if t.local {
-		to = otherLoopback(to)
-	}
 	_ = t.open(to)
 }
 

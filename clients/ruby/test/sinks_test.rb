@@ -528,6 +528,49 @@ class HostResolverTest < TestCase
     server&.close
   end
 
+  # A port of both addresses that refuses: its sockets take packets of one other port alone.
+  def refusing_port
+    first = held("127.0.0.1", 0)
+    second = held("::1", first.local_address.ip_port)
+    [first, second].each { |socket| socket.connect(socket.local_address.ip_address, 9) }
+  rescue Errno::EADDRINUSE
+    retry
+  rescue SystemCallError
+    skip "this machine has no IPv6"
+  end
+
+  def held(address, port)
+    socket = UDPSocket.new(Addrinfo.ip(address).afamily)
+    socket.setsockopt(:SOCKET, :REUSEPORT, true)
+    socket.bind(address, port)
+    socket
+  end
+
+  def test_a_server_that_comes_back_at_localhost_is_found_after_a_packet
+    skip "how a system refuses datagrams differs" unless RUBY_PLATFORM.include?("linux")
+    held = refusing_port
+    port = held.first.local_address.ip_port
+    sink = StatsD::Instrument::Sink.new(StatsD::Instrument::UdpConnection.new("localhost", port))
+    send = lambda do |line|
+      sink << line
+      # Longer than a pause between two addresses.
+      sleep(0.02)
+      nil
+    end
+    ["127.0.0.1", "::1"].each do |address|
+      5.times { send.call("nobody:1|c") }
+      refused = sink.telemetry[:packets_refused]
+      assert_operator refused, :>, 0
+      server = held(address, port)
+      wait_until("a packet at #{address}") { send.call("a:1|c") || server.wait_readable(0) }
+      # One was under way before, and one went to the other address.
+      assert_operator sink.telemetry[:packets_refused], :<=, refused + 2, address
+      server.close
+    end
+  ensure
+    held&.each(&:close)
+  end
+
   def test_localhost_is_127_0_0_1_without_a_lookup
     server = udp_server
     sink = StatsD::Instrument::Sink.for_addr("localhost:#{server.port}")

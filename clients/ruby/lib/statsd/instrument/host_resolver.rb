@@ -39,12 +39,13 @@ module StatsD
       end
 
       # Takes the other address of `localhost`, because the server is not at this one.
-      # @return [void]
+      # @return [Boolean] whether there is another
       def turn
-        return unless @loopbacks
+        return false unless @loopbacks
 
         @loopbacks = @loopbacks.rotate
         resolve
+        true
       end
 
       # @return [Boolean] whether the address may change

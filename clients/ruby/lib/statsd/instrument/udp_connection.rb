@@ -11,9 +11,12 @@ module StatsD
 
       # Seconds between two sockets that are opened because of refusals: each leaves a translation behind.
       REOPEN_PAUSE = 1.0
+      # The same for localhost, where no translation is in the way: a server that comes back at the other address is
+      # found after one packet.
+      TURN_PAUSE = 0.01
       # A full queue of the kernel empties by itself: it leads to the network, not to the server.
       FOREVER = -1
-      private_constant :REOPEN_PAUSE, :FOREVER
+      private_constant :REOPEN_PAUSE, :TURN_PAUSE, :FOREVER
 
       # @return [String]
       attr_reader :host
@@ -92,8 +95,7 @@ module StatsD
         now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
         return false if now < @reopen_after
 
-        @reopen_after = now + REOPEN_PAUSE
-        @resolver.turn
+        @reopen_after = now + (@resolver.turn ? TURN_PAUSE : REOPEN_PAUSE)
         true
       end
 
