@@ -2,7 +2,9 @@
 """Kills and hand-overs under clients that send columns, over a network that answers late, twice or not at all. Fails if the totals at the
 output differ from what the clients have sent, to the last sample.
 
-  rig/scripts/soak-columns.py [--kills 20] [--hand-overs 20] [--seed N]
+  rig/scripts/soak-columns.py [--kills 20] [--hand-overs 20] [--own-timestamps] [--seed N]
+
+With --own-timestamps no point is added to the open bucket: all keep their timestamp.
 
 Two Go processes and one Ruby process send counts, distributions and gauges. WEIR_BIN names a built program; the default is that of
 `make build`. Loopback only; the script ends all its processes.
@@ -34,8 +36,8 @@ hostname: soak
 bucket_width: 1h
 workers: 2
 udp: ['127.0.0.1:0']
-# A point that keeps its timestamp is in no checkpoint (docs/columns.md), and windows wait here for long.
-http_merge_within: 10m
+per_listener:
+  - {{listener: http_uds, merge: {merge}}}
 http_uds: ['{directory}/http']
 admin: 127.0.0.1:0
 state_path: '{directory}/state'
@@ -141,12 +143,12 @@ def wait(what, condition):
 class Agent:
     """The agent's current process."""
 
-    def __init__(self, weir, directory):
+    def __init__(self, weir, directory, merge):
         self.weir, self.directory = weir, directory
         self.log = os.path.join(directory, "log")
         self.config = os.path.join(directory, "weir.yaml")
         with open(self.config, "w") as file:
-            file.write(AGENT.format(directory=directory))
+            file.write(AGENT.format(directory=directory, merge="true" if merge else "false"))
         self.start()
 
     def start(self):
@@ -266,7 +268,7 @@ def programs(directory):
 
 
 def run(options, weir, directory):
-    agent = Agent(weir, directory)
+    agent = Agent(weir, directory, not options.own_timestamps)
     network = Network(f"{directory}/network", f"{directory}/http", options.seed)
     clients = []
     try:
@@ -332,6 +334,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--hand-overs", type=int, default=20)
+    parser.add_argument("--own-timestamps", action="store_true")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     weir = os.environ.get("WEIR_BIN", os.path.join(ROOT, "target/release/weir"))

@@ -8,6 +8,7 @@ export WEIR_TEST_HAND_OVERS=${HAND_OVERS:-20} WEIR_TEST_KILLS=${KILLS:-100}
 cargo build --release --locked --bin weir --bin weir-bench
 rig/scripts/soak-hand-overs.py --hand-overs "$WEIR_TEST_HAND_OVERS"
 rig/scripts/soak-columns.py --hand-overs "$WEIR_TEST_HAND_OVERS"
+rig/scripts/soak-columns.py --hand-overs "$WEIR_TEST_HAND_OVERS" --own-timestamps
 tests=(cargo nextest run --locked --workspace --features weir/kafka --run-ignored all --test-threads 1 --success-output final)
 "${tests[@]}" -E 'test(/^(hand_over|kills|columns_once)::/)'
 WEIR_TEST_RESTARTS=$WEIR_TEST_HAND_OVERS WEIR_TEST_MESSAGES=750 \

@@ -5,7 +5,10 @@ use weir_context::{ContextId, Contexts, LiveContext, Partitioning};
 use weir_counters::{Counts, SeriesSpec, Significance, counters};
 use weir_protocol::Kind;
 
-use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, Room, RowWriter};
+use crate::flush::{
+    BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, KeptPoints, Room, RowWriter, TimestampedSample,
+    TimestampedValue,
+};
 use crate::member_set::MemberSet;
 use crate::state::{AddResult, ClosedBucket, SampleTime, SketchParts, State};
 use crate::timeline::{Seconds, Timeline};
@@ -103,6 +106,8 @@ struct HandOver {
     writer: RowWriter,
     /// Rows of the bucket in completed batches.
     rows: u64,
+    /// Of the bucket that was closed last.
+    timestamped: Option<Batch>,
     /// Of this bucket, so far.
     largest: Room,
     /// For each batch: the largest lengths of the last bucket.
@@ -118,8 +123,12 @@ pub struct Aggregator {
     worker: u16,
     timeline: Timeline,
     state: State,
+    /// Of the open bucket.
+    kept: KeptPoints,
     hand_over: HandOver,
     counts: Counts<AggregateCounter>,
+    /// Samples in points that are kept or were.
+    kept_samples: u64,
     /// Start of the bucket that would be open, if the open one did not wait for the one before it.
     due_start: Seconds,
     /// Samples counted before the open bucket began.
@@ -137,8 +146,10 @@ impl Aggregator {
             worker,
             timeline: Timeline::new(settings.bucket_width, now),
             state: State::new(),
+            kept: KeptPoints::default(),
             hand_over: HandOver::default(),
             counts: Counts::default(),
+            kept_samples: 0,
             due_start: 0,
             counted_before: 0,
             resumed_samples: 0,
@@ -215,6 +226,7 @@ impl Aggregator {
 
     fn close(&mut self, next_start: Seconds) {
         self.timeline.close(next_start, self.settings.counter_expiry > 0);
+        self.hand_over.timestamped = self.kept.take();
         self.state.swap_halves();
         self.counted_before = self.samples();
         self.resumed_before += std::mem::take(&mut self.resumed_samples);
@@ -350,6 +362,37 @@ impl Aggregator {
         Batch::new(source, bucket, self.settings.hostname.clone())
     }
 
+    /// The samples that leave with the open bucket, and have their own timestamp.
+    fn kept(&mut self) -> &mut KeptPoints {
+        if self.kept.is_empty() {
+            self.kept = KeptPoints::new(self.pass_through_batch(0));
+        }
+        &mut self.kept
+    }
+
+    /// Adds a sample that keeps its timestamp, and leaves with the open bucket. `identity`: that of the sample. `change`: a number for
+    /// [`Aggregator::kept_changes`], not less than those before it.
+    pub fn keep_timestamped(
+        &mut self,
+        identity: &str,
+        sample: &TimestampedSample<'_>,
+        value: TimestampedValue,
+        change: u64,
+    ) {
+        self.kept_samples += value.samples();
+        self.kept().add(identity, sample, value, change);
+    }
+
+    /// Such samples leave now, because the open bucket never ends.
+    pub fn take_kept(&mut self) -> Option<Batch> {
+        self.kept.take()
+    }
+
+    /// Bytes of such samples.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept.bytes()
+    }
+
     /// Whether a closed bucket waits for hand-over.
     pub fn is_draining(&self) -> bool {
         self.timeline.waiting() > 0
@@ -455,6 +498,7 @@ impl Aggregator {
         batch.rows_of_bucket = self.hand_over.rows;
         if last {
             batch.samples_until = self.ended_samples();
+            batch.timestamped.extend(self.hand_over.timestamped.take());
         }
         Some(batch)
     }

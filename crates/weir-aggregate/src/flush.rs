@@ -16,9 +16,12 @@ use crate::member_set::MemberSet;
 
 mod fleet;
 mod records;
+mod timestamped;
 mod writer;
 
 pub use records::{CheckRecord, EventRecord};
+pub(crate) use timestamped::KeptPoints;
+pub use timestamped::{TimestampedRows, TimestampedSample, TimestampedValue};
 pub(crate) use writer::RowWriter;
 
 /// After this many rows a batch is handed over at the next partition boundary. This bounds a flush's memory to about one megabyte of texts
@@ -104,6 +107,8 @@ pub struct Batch {
     /// With the last batch of a bucket: samples of this bucket and of all that ended before it since the process started, including those
     /// that it continued.
     pub samples_until: u64,
+    /// With the last batch of a bucket: points with their own timestamp whose samples count with this bucket. They leave before it.
+    pub timestamped: Vec<Batch>,
     /// The agent's hostname, for rows and messages without a host.
     pub hostname: std::sync::Arc<str>,
     pub events: Vec<EventRecord>,
@@ -310,6 +315,7 @@ impl Batch {
             last: false,
             rows_of_bucket: 0,
             samples_until: 0,
+            timestamped: Vec::new(),
             hostname,
             events: Vec::new(),
             checks: Vec::new(),
@@ -360,6 +366,7 @@ impl Batch {
             + self.tags.capacity() * size_of::<Span>()
             + self.rows.capacity() * size_of::<Row>()
             + self.body_bytes
+            + self.timestamped.iter().map(Batch::bytes).sum::<usize>()
     }
 
     pub fn len(&self) -> usize {
@@ -578,17 +585,6 @@ impl Batch {
     }
 }
 
-/// The parts of a timestamped sample, resolved but not stored.
-#[derive(Clone, Debug)]
-pub struct TimestampedSample<'a> {
-    pub kind: Kind,
-    pub name: &'a str,
-    pub host: Option<&'a str>,
-    pub tags: &'a [&'a str],
-    pub timestamp: i64,
-    pub value: f64,
-}
-
 impl EventRecord {
     fn bytes(&self) -> usize {
         let texts = [&self.title, &self.text, &self.aggregation_key, &self.source_type];
@@ -620,69 +616,5 @@ impl Batch {
     pub fn push_check(&mut self, check: CheckRecord) {
         self.body_bytes += check.bytes();
         self.checks.push(check);
-    }
-
-    /// Adds to the timestamped counter in a row. Returns false, and changes nothing, if the sum is not finite.
-    pub fn add_to_timestamped(&mut self, row: usize, value: f64) -> bool {
-        match self.rows.get_mut(row).map(|row| &mut row.value) {
-            Some(RowValue::Counter(sum)) if (*sum + value).is_finite() => {
-                *sum += value;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Adds to the timestamped sketch in a row. Returns false, and changes nothing, if there is none.
-    pub fn merge_into_timestamped(&mut self, row: usize, sketch: &Sketch) -> bool {
-        match self.rows.get(row).map(|row| row.value) {
-            Some(RowValue::Distribution(at)) => {
-                let held = &mut self.distributions[at as usize];
-                let before = held.heap_bytes();
-                held.merge(sketch);
-                self.body_bytes = self.body_bytes + held.heap_bytes() - before;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Appends one timestamped sketch. The value of `sample` is not used.
-    pub fn push_timestamped_sketch(&mut self, sample: &TimestampedSample<'_>, sketch: Sketch) {
-        self.body_bytes += size_of::<Sketch>() + sketch.heap_bytes();
-        self.distributions.push(Box::new(sketch));
-        let at = self.distributions.len() as u32 - 1;
-        self.push_timestamped_row(sample, RowValue::Distribution(at));
-    }
-
-    /// Appends one timestamped counter or gauge.
-    pub fn push_timestamped(&mut self, sample: &TimestampedSample<'_>) {
-        let value = match sample.kind {
-            Kind::Counter => RowValue::Counter(sample.value),
-            _ => RowValue::Gauge {
-                value: sample.value,
-                received: 0,
-            },
-        };
-        self.push_timestamped_row(sample, value);
-    }
-
-    fn push_timestamped_row(&mut self, sample: &TimestampedSample<'_>, value: RowValue) {
-        let name = self.push_text(sample.name);
-        let host = sample.host.map(|host| self.push_text(host));
-        let tags = self.push_tags(sample.tags.iter().copied());
-        self.rows.push(Row {
-            context: None,
-            hash: 0,
-            timestamp: sample.timestamp,
-            name,
-            host,
-            jmx_check: None,
-            tags,
-            suffix_mask: u32::MAX,
-            kind: sample.kind,
-            idle: false,
-            value,
-        });
     }
 }

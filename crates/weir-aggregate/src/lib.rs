@@ -18,8 +18,8 @@ pub use aggregator::{AggregateCounter, Aggregator, AggregatorSettings, ProcessSt
 pub use clock::{AgentClock, ClockReading};
 pub use expand::{AGGREGATES_MAX, Aggregate, Expansion, PointType};
 pub use flush::{
-    BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, Bucket, CheckRecord, EventRecord, Series, TimestampedSample,
-    Value,
+    BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, Bucket, CheckRecord, EventRecord, Series, TimestampedRows,
+    TimestampedSample, TimestampedValue, Value,
 };
 pub use histogram::{HISTOGRAM_SAMPLES_MAX, Histogram, Ordered, Totals, Weights};
 pub use member_set::{MemberSet, SET_MEMBERS_MAX};

@@ -35,6 +35,8 @@ pub struct Merger {
     partition: usize,
     sequence: u64,
     merged: Option<Batch>,
+    /// [`Batch::timestamped`] of the bucket that is merged in part.
+    timestamped: Vec<Batch>,
     batch_bytes: usize,
     rows_of_bucket: u64,
     /// Rows that workers announced and that never came: a batch was lost.
@@ -56,6 +58,7 @@ impl Merger {
             partition: 0,
             sequence: 0,
             merged: None,
+            timestamped: Vec::new(),
             batch_bytes: BATCH_BYTES,
             rows_of_bucket: 0,
             rows_lost: 0,
@@ -186,8 +189,10 @@ impl Merger {
             merged.merge_rows(front, rows, first, &mut index);
             if front.partitions.end <= self.partition + 1 {
                 *samples_until = front.samples_until.max(*samples_until);
-                let merged = queue.pop_front();
+                let mut merged = queue.pop_front();
                 *set_backs -= usize::from(is_before(merged.as_ref(), queue.front()));
+                let timestamped = merged.iter_mut().flat_map(|batch| batch.timestamped.drain(..));
+                self.timestamped.extend(timestamped);
             }
         }
         self.partition += 1;
@@ -204,6 +209,7 @@ impl Merger {
             merged.rows_of_bucket = self.rows_of_bucket;
             if last {
                 merged.samples_until = self.samples_until.iter().sum();
+                merged.timestamped = std::mem::take(&mut self.timestamped);
             }
             deliver(merged);
         }

@@ -38,7 +38,7 @@ pub use origin::{
 pub use origin_rates::LimitedOrigin;
 pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
-pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries};
+pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries, timestamped_pieces};
 pub use tap::{PacketOutcome, PacketSampler, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
     AT_THE_END, CheckpointLink, CheckpointPart, Command, CommandSender, Core, Freeze, ListenerSnapshot,

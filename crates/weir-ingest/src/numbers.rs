@@ -147,16 +147,12 @@ pub struct AddedNumber {
     pub number: RequestNumber,
     /// Start of the bucket that has its points.
     pub bucket: i64,
-    /// Points of it leave with their own timestamp, in no bucket.
-    pub has_passed_on: bool,
 }
 
 /// Keeps the numbers of a worker in case the process is killed.
 pub struct NumberLink {
     /// Stores a number that was added. It must be cheap, and wait for nothing.
     pub note: Box<dyn Fn(&AddedNumber) + Send>,
-    /// Points with a timestamp of their own leave now, of all payloads up to this one.
-    pub passed_on: Box<dyn Fn(u64) + Send>,
     /// Numbers that have room there: the first is overwritten by this many later ones.
     pub notes_max: u64,
     /// A saved checkpoint has all payloads up to this one.
@@ -191,10 +187,6 @@ pub(crate) struct ClientNumbers {
     clients_max: usize,
     /// Numbers added since the start.
     payloads: u64,
-    /// The last payload of which points wait to leave with their own timestamp; 0: none do.
-    passing_on: u64,
-    /// Number and arrival of a payload that is being added, and of which points wait to leave with their own timestamp.
-    pub half_passed_on: Option<(RequestNumber, u64)>,
     link: Option<NumberLink>,
     expired: u64,
     evicted: u64,
@@ -208,8 +200,6 @@ impl Default for ClientNumbers {
             clients: HashMap::new(),
             clients_max: CLIENTS_MAX,
             payloads: 0,
-            passing_on: 0,
-            half_passed_on: None,
             link: None,
             expired: 0,
             evicted: 0,
@@ -263,7 +253,7 @@ impl ClientNumbers {
     }
 
     /// The points of a request are in the bucket that starts there. Returns which payload it is.
-    pub fn add(&mut self, request: &RequestNumber, bucket: i64, has_passed_on: bool, now: u64) -> u64 {
+    pub fn add(&mut self, request: &RequestNumber, bucket: i64, now: u64) -> u64 {
         let RequestNumber {
             client,
             number,
@@ -281,15 +271,11 @@ impl ClientNumbers {
         });
         self.given_up += entry.known.add(number, oldest);
         (entry.changed, entry.seen) = (self.payloads, now);
-        if has_passed_on {
-            self.passing_on = self.payloads;
-        }
         if let Some(link) = &self.link {
             (link.note)(&AddedNumber {
                 payload: self.payloads,
                 number: *request,
                 bucket,
-                has_passed_on,
             });
         }
         self.payloads
@@ -300,21 +286,6 @@ impl ClientNumbers {
         if let Some(client) = self.clients.get_mut(&client) {
             client.seen = now;
         }
-    }
-
-    /// Points with their own timestamp leave now.
-    pub fn pass_on(&mut self) {
-        let passing_on = std::mem::take(&mut self.passing_on);
-        if let Some(link) = &self.link
-            && passing_on > 0
-        {
-            (link.passed_on)(passing_on);
-        }
-    }
-
-    /// Points of a payload wait to leave: a checkpoint would say that they have.
-    pub fn is_passing_on(&self) -> bool {
-        self.passing_on > 0
     }
 
     /// Forgets the clients that were seen longest ago, if there is no room for another one.
@@ -387,7 +358,7 @@ mod tests {
         let request = request(client, number, oldest);
         let verdict = numbers.verdict(&request);
         if verdict == Verdict::Yes {
-            numbers.add(&request, 0, false, now);
+            numbers.add(&request, 0, now);
         }
         verdict
     }

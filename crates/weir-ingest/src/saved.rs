@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use weir_aggregate::Bucket;
-use weir_state::{Facts, Identity, State};
+use weir_state::{AgentId, Entry, Facts, Identity, State, StreamWriter};
 
 use crate::numbers::KnownClient;
 
@@ -21,6 +21,8 @@ pub struct SavedBucket {
     pub series: Vec<SavedSeries>,
     /// More series.
     pub encoded: Pieces,
+    /// Points with their own timestamp that leave with the bucket, as [`timestamped_pieces`] has them.
+    pub timestamped: Vec<Vec<u8>>,
     /// For its UDP sockets: the number in the kernel's tables, and the last drop counter.
     pub drops: Vec<(u64, u32)>,
     /// The numbers of requests whose points are in this bucket or were in one before.
@@ -54,6 +56,26 @@ impl From<Vec<Vec<u8>>> for Pieces {
 
 /// Takes pieces of series as they are written.
 pub type PutPiece<'a> = &'a (dyn Fn(&[u8]) -> io::Result<()> + Sync);
+
+/// About how large a piece of points is.
+const TIMESTAMPED_BYTES: usize = 64 << 10;
+
+/// Points with their own timestamp as [`weir_state::StreamWriter`] writes them: the time of a series is its timestamp.
+pub fn timestamped_pieces<'a>(agent: AgentId, points: impl Iterator<Item = Entry<'a>>) -> Vec<Vec<u8>> {
+    let mut writer = StreamWriter::new(agent);
+    let mut pieces = Vec::new();
+    for point in points {
+        writer.add(&point);
+        if writer.written().len() >= TIMESTAMPED_BYTES {
+            pieces.push(std::mem::replace(&mut writer, StreamWriter::new(agent)).finish());
+        }
+    }
+    match writer.written() {
+        [] => {}
+        rest => pieces.push(rest.to_vec()),
+    }
+    pieces
+}
 
 pub type SavedSeries = (Identity, Facts, State);
 

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use weir_aggregate::TimestampedSample;
 use weir_context::{Contexts, OriginId, Resolved};
 use weir_protocol::Metric;
 
@@ -66,19 +67,15 @@ impl Timestamped {
         if !verdict.passes {
             return None;
         }
-        // A line end is in none of them.
-        let mut identity = subject.name.to_string();
-        let host = subject
-            .host
-            .as_deref()
-            .map_or("-".to_owned(), |host| format!("+{host}"));
-        for part in [host.as_str()]
-            .into_iter()
-            .chain(subject.tags.iter().map(AsRef::as_ref))
-        {
-            identity.push('\n');
-            identity.push_str(part);
-        }
+        let tags: Vec<&str> = subject.tags.iter().map(AsRef::as_ref).collect();
+        let sample = TimestampedSample {
+            kind: metric.kind,
+            name: &subject.name,
+            host: subject.host.as_deref(),
+            tags: &tags,
+            timestamp: 0,
+        };
+        let identity = sample.identity();
         let known = ResolvedMetric {
             identity: identity.into(),
             name: subject.name.into(),

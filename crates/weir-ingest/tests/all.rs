@@ -6,6 +6,7 @@ mod listeners;
 mod memory;
 mod oracle;
 mod origins;
+mod own_timestamps;
 mod resumed;
 mod rules;
 mod rules_cost;

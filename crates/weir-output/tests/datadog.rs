@@ -537,14 +537,14 @@ fn payloads_stay_within_every_limit_of_their_endpoint() {
 fn values_that_no_backend_accepts_are_counted_not_sent() {
     let mut batch = Batch::clone(&batches("good:1|g\n")[0]);
     for value in [f64::NAN, f64::INFINITY] {
-        batch.push_timestamped(&weir_aggregate::TimestampedSample {
+        let sample = weir_aggregate::TimestampedSample {
             kind: weir_protocol::Kind::Gauge,
             name: "bad",
             host: None,
             tags: &[],
             timestamp: BUCKET,
-            value,
-        });
+        };
+        batch.push_timestamped(&sample, weir_aggregate::TimestampedValue::Number(value));
     }
     let out = encode(&[Arc::new(batch)], &datadog(""));
     assert_eq!(out.dropped[&Reason::NotFinite].points, 2);

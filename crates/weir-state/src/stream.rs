@@ -35,6 +35,17 @@ impl SeriesName<'_> {
     }
 }
 
+impl<'a> From<&'a Identity> for SeriesName<'a> {
+    fn from(identity: &'a Identity) -> Self {
+        SeriesName {
+            name: &identity.name,
+            host: identity.host.as_deref(),
+            integration: identity.integration.as_deref(),
+            tags: identity.tags.iter().map(AsRef::as_ref).collect(),
+        }
+    }
+}
+
 /// One series, or its next state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry<'a> {

@@ -1,8 +1,10 @@
 //! Saving the open bucket, and continuing that of another process.
 
+use std::ops::Range;
+
 use weir_context::LiveContext;
 use weir_protocol::Kind;
-use weir_state::{AgentId, State as Record};
+use weir_state::{AgentId, Entry, State as Record};
 
 use super::{AggregateCounter, Aggregator, of_kind};
 use crate::flush::Bucket;
@@ -44,7 +46,27 @@ impl Aggregator {
 
     pub(super) fn samples(&self) -> u64 {
         let of_kinds: u64 = Kind::ALL.iter().map(|&kind| self.counts[of_kind(kind)]).sum();
-        of_kinds + self.counts[AggregateCounter::Copied]
+        of_kinds + self.counts[AggregateCounter::Copied] + self.kept_samples
+    }
+
+    /// How many rows the timestamped samples have that leave with the open bucket.
+    pub fn kept_rows(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Those of a range of rows that have changed after a change, or all of them. The time of each is its timestamp.
+    pub fn kept_changes(
+        &self,
+        rows: Range<usize>,
+        after: Option<u64>,
+        stamp: ProcessStamp,
+    ) -> impl Iterator<Item = Entry<'_>> {
+        self.kept.saved(rows, after, stamp)
+    }
+
+    /// Adds such a row of another process, whose samples are those of [`Aggregator::resume`]. False: it is of a kind that has none.
+    pub fn restore_timestamped(&mut self, point: &Entry<'_>) -> bool {
+        self.kept().restore(point)
     }
 
     /// Prefetches the state of contexts that are saved next.

@@ -1,13 +1,13 @@
 //! Columns to buckets. A series finds its context by the bytes that a message of the same name and tags would have, so that rules, limits
 //! and identity are those of messages, and so are the contexts.
 
-use weir_aggregate::SketchParts;
+use weir_aggregate::{SketchParts, TimestampedValue};
 use weir_columns::decode::{Points, SeriesFault, SketchPoint};
 use weir_columns::wire::MetricType;
 use weir_context::{AliasKey, ContextId, LimitReason, Lookup, OriginId, OriginKey};
 use weir_protocol::{Kind, Message, Metric, OriginFields, ParseOptions, parse_line};
 
-use super::pass_through::{TimedPoint, TimedValue};
+use super::pass_through::{Leaving, TimedPoint};
 use super::{Ingest, Received};
 use crate::columns::{ColumnFate, ColumnPayload, point_fault};
 use crate::counts::{ColumnCounter, IngestCounter, SampleDrop, SeriesRejection};
@@ -18,6 +18,9 @@ use crate::numbers::{RequestNumber, Verdict};
 const STEP_COST: usize = 256;
 const BINS_PER_COST: usize = 16;
 const TEXT_PER_COST: usize = 256;
+
+/// Bytes of points that wait for the end of the bucket with their own timestamp. Beyond them requests with a number wait for it, too.
+const KEPT_BYTES: usize = 6 << 20;
 
 /// The beginning of a line whose end has the tags of a series; name and kind are put in its place.
 const HEAD: &str = "n:0|c";
@@ -44,8 +47,6 @@ pub struct ColumnRun {
     line_of: Option<u32>,
     /// Sections behind the tags.
     sections: String,
-    /// Points of the listener that had been passed on before it.
-    passed_on: u64,
     /// Samples of the listener that had met a limit before it.
     limited: u64,
 }
@@ -67,6 +68,8 @@ struct Step<'a> {
     covers: i64,
     listener: usize,
     received: u64,
+    /// Of points that keep their timestamp.
+    leaving: Leaving,
 }
 
 /// Which bucket a point belongs to.
@@ -98,6 +101,9 @@ impl Ingest {
         if let Some(number) = &payload.number {
             self.gate.numbers.seen(number.client, seconds(payload.received));
             let fate = match self.gate.numbers.verdict(number) {
+                Verdict::Yes if self.aggregator.kept_bytes() >= KEPT_BYTES => {
+                    return ColumnStart::Waits(payload);
+                }
                 Verdict::Yes => None,
                 Verdict::NoRoom => return ColumnStart::Waits(payload),
                 Verdict::TooFar => Some(ColumnFate::TooFar),
@@ -150,7 +156,6 @@ impl Ingest {
             (payload.done)(ColumnFate::RateLimited);
             return ColumnStart::Refused;
         }
-        let passed_on = counts.columns[ColumnCounter::PointsPassedOn];
         let limited = counts.limited();
         self.count_payload(&payload);
         ColumnStart::Runs(Box::new(ColumnRun {
@@ -162,7 +167,6 @@ impl Ingest {
             line: String::new(),
             line_of: None,
             sections,
-            passed_on,
             limited,
         }))
     }
@@ -238,10 +242,6 @@ impl Ingest {
         self.sender = run.sender;
         let points = self.step(run);
         self.sender = self.gate.unknown_sender;
-        if self.has_passed_on(run) {
-            let received = run.payload.received;
-            self.gate.numbers.half_passed_on = run.payload.number.map(|number| (number, received));
-        }
         run.point += points;
         if run.point >= run.payload.columns.series(run.series).points.len() {
             (run.series, run.point) = (run.series + 1, 0);
@@ -261,12 +261,11 @@ impl Ingest {
         let fate = match &run.payload.number {
             None => ColumnFate::Applied { limited },
             Some(number) => {
-                let has_passed_on = self.gate.numbers.half_passed_on.take().is_some();
-                let payload = match self.gate.numbers.verdict(number) {
-                    // A part of it has left before, and the number with it.
-                    Verdict::Added(payload) => payload,
-                    _ => self.add_number(number, run.payload.received, has_passed_on),
-                };
+                let bucket = self.aggregator.open_bucket().start;
+                let payload = self
+                    .gate
+                    .numbers
+                    .add(number, bucket, seconds(run.payload.received));
                 ColumnFate::Added {
                     worker: self.settings.worker,
                     payload,
@@ -275,19 +274,6 @@ impl Ingest {
             }
         };
         (run.payload.done)(fate);
-    }
-
-    /// All points of a request are where they belong.
-    pub(super) fn add_number(&mut self, request: &RequestNumber, received: u64, has_passed_on: bool) -> u64 {
-        let bucket = self.aggregator.open_bucket().start;
-        self.gate
-            .numbers
-            .add(request, bucket, has_passed_on, seconds(received))
-    }
-
-    fn has_passed_on(&self, run: &ColumnRun) -> bool {
-        let counts = &self.counts[run.payload.listener].columns;
-        counts[ColumnCounter::PointsPassedOn] > run.passed_on
     }
 
     /// Adds some points of the current series. Returns how many.
@@ -326,6 +312,10 @@ impl Ingest {
             covers: i64::from(series.interval),
             listener: payload.listener,
             received: payload.received,
+            leaving: match payload.number {
+                Some(_) => Leaving::WithBucket,
+                None => Leaving::Soon,
+            },
         };
         match series.points {
             Points::Numbers(points) => {
@@ -370,8 +360,8 @@ impl Ingest {
                     passed_on.push(TimedPoint {
                         timestamp: point.timestamp,
                         value: match point.parts {
-                            Parts::Number(value) => TimedValue::Number(value),
-                            Parts::Sketch(parts) => TimedValue::Sketch(parts.to_sketch()),
+                            Parts::Number(value) => TimestampedValue::Number(value),
+                            Parts::Sketch(parts) => TimestampedValue::Sketch(parts.to_sketch()),
                         },
                     });
                 }
@@ -384,7 +374,7 @@ impl Ingest {
         if !passed_on.is_empty() {
             self.counts[step.listener].columns[ColumnCounter::PointsPassedOn] += passed_on.len() as u64;
             match metric(step, line) {
-                Some(metric) => self.pass_on(&metric, passed_on.into_iter(), step.listener),
+                Some(metric) => self.pass_on(&metric, passed_on.into_iter(), step.listener, step.leaving),
                 None => debug_assert!(false, "{line:?}"),
             }
         }

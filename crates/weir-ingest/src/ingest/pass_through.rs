@@ -1,18 +1,18 @@
 //! Data that is not aggregated: events, service checks, samples with a timestamp.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use weir_aggregate::{Aggregator, Batch, CheckRecord, EventRecord, TimestampedSample};
+use weir_aggregate::{
+    Aggregator, Batch, CheckRecord, EventRecord, TimestampedRows, TimestampedSample, TimestampedValue,
+};
 use weir_context::{OriginKey, OriginTags, Resolved};
 use weir_protocol::{Event, Kind, Metric, ServiceCheck, Tags, Values, unescape_newlines};
-use weir_sketch::Sketch;
 
 use super::Ingest;
 use crate::columns::is_plausible;
 use crate::counts::IngestCounter;
 use crate::counts::SampleDrop;
-use crate::numbers::Verdict;
 use crate::timestamped::Timestamped;
 
 /// Events, checks and timestamped samples are handed over when this many wait, or with the next tick.
@@ -70,47 +70,44 @@ pub(super) struct PassThrough {
 struct OpenBatch {
     batch: Option<Batch>,
     sequence: u64,
-    /// Rows of timestamped counts and sketches by kind, timestamp and identity: receivers keep one point per series and second.
-    sums: HashMap<(Kind, i64), HashMap<Box<str>, usize>>,
+    rows: TimestampedRows,
 }
 
 /// A point with a timestamp of its own.
 pub(super) struct TimedPoint {
     pub timestamp: i64,
-    pub value: TimedValue,
+    pub value: TimestampedValue,
 }
 
-pub(super) enum TimedValue {
-    Number(f64),
-    Sketch(Sketch),
-}
-
-impl TimedValue {
-    fn samples(&self) -> u64 {
-        match self {
-            TimedValue::Number(_) => 1,
-            TimedValue::Sketch(sketch) => sketch.cnt(),
-        }
-    }
+/// When points with a timestamp of their own leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// Within a second, so a kill may lose them.
+    Soon,
+    /// With the open bucket. They share its fate, and so that of the number of their request.
+    WithBucket,
 }
 
 impl OpenBatch {
     fn batch(&mut self, aggregator: &Aggregator) -> &mut Batch {
         self.batch.get_or_insert_with(|| {
             self.sequence += 1;
-            self.sums.clear();
+            self.rows.clear();
             aggregator.pass_through_batch(self.sequence)
         })
     }
 
-    /// Adds a count or sketch to the row of the same series and second, if there is one.
-    fn add(&mut self, identity: &str, place: (Kind, i64), value: &TimedValue) -> bool {
-        let known = self.sums.get(&place).and_then(|rows| rows.get(identity));
-        let batch = self.batch.as_mut();
-        batch.zip(known).is_some_and(|(batch, &row)| match value {
-            TimedValue::Number(value) => batch.add_to_timestamped(row, *value),
-            TimedValue::Sketch(sketch) => batch.merge_into_timestamped(row, sketch),
-        })
+    fn add(
+        &mut self,
+        aggregator: &Aggregator,
+        identity: &str,
+        sample: &TimestampedSample<'_>,
+        value: TimestampedValue,
+    ) {
+        self.batch(aggregator);
+        if let Some(batch) = &mut self.batch {
+            self.rows.add(batch, identity, sample, value);
+        }
     }
 }
 
@@ -153,9 +150,13 @@ impl PassThrough {
 impl Ingest {
     /// Hands over what passes without aggregation. Called at least once a second.
     pub fn take_pass_through(&mut self) -> Option<Batch> {
-        self.leave();
         let full = self.pass_through.take_full();
         full.or_else(|| self.pass_through.open_batch.batch.take())
+    }
+
+    /// Points with their own timestamp that would have left with the open bucket, which never ends.
+    pub fn take_kept(&mut self) -> Option<Batch> {
+        self.aggregator.take_kept()
     }
 
     /// Whether as many batches wait as may.
@@ -171,20 +172,7 @@ impl Ingest {
 
     /// A full batch, before the second is over, so that a high rate does not accumulate.
     pub fn take_full_pass_through(&mut self) -> Option<Batch> {
-        if self.has_full_pass_through() {
-            self.leave();
-        }
         self.pass_through.take_full()
-    }
-
-    /// All that passes leaves now. After a kill, points of a payload that have left are not added again.
-    fn leave(&mut self) {
-        if let Some((request, received)) = self.gate.numbers.half_passed_on.take()
-            && self.gate.numbers.verdict(&request) == Verdict::Yes
-        {
-            self.add_number(&request, received, true);
-        }
-        self.gate.numbers.pass_on();
     }
 
     /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.
@@ -203,9 +191,9 @@ impl Ingest {
         }
         let points = numbers.iter().map(|value| TimedPoint {
             timestamp,
-            value: TimedValue::Number(value),
+            value: TimestampedValue::Number(value),
         });
-        self.pass_on(metric, points, listener);
+        self.pass_on(metric, points, listener, Leaving::Soon);
     }
 
     /// Passes points of one series on, each with its timestamp.
@@ -214,6 +202,7 @@ impl Ingest {
         metric: &Metric<'_>,
         points: impl Iterator<Item = TimedPoint>,
         listener: usize,
+        leaving: Leaving,
     ) {
         let origin_tags = self.origin_tags(&OriginKey::of_message(metric.origin, metric.tags.iter()));
         let tags = with_origin(metric.tags, &origin_tags);
@@ -233,31 +222,22 @@ impl Ingest {
         };
         let tags: Vec<&str> = known.tags.iter().map(|tag| &**tag).collect();
         let mut samples = 0;
+        let change = self.gate.numbers.payloads() + 1;
         for TimedPoint { timestamp, value } in points {
             samples += value.samples();
-            if open_batch.add(&known.identity, (metric.kind, timestamp), &value) {
-                continue;
-            }
-            if metric.kind != Kind::Gauge {
-                let row = open_batch.batch(&self.aggregator).len();
-                let rows = open_batch.sums.entry((metric.kind, timestamp)).or_default();
-                rows.insert(known.identity.clone(), row);
-            }
-            let mut sample = TimestampedSample {
+            let sample = TimestampedSample {
                 kind: metric.kind,
                 name: &known.name,
                 host: known.host.as_deref(),
                 tags: &tags,
                 timestamp,
-                value: 0.0,
             };
-            let batch = open_batch.batch(&self.aggregator);
-            match value {
-                TimedValue::Number(value) => {
-                    sample.value = value;
-                    batch.push_timestamped(&sample);
+            match leaving {
+                Leaving::Soon => open_batch.add(&self.aggregator, &known.identity, &sample, value),
+                Leaving::WithBucket => {
+                    self.aggregator
+                        .keep_timestamped(&known.identity, &sample, value, change);
                 }
-                TimedValue::Sketch(sketch) => batch.push_timestamped_sketch(&sample, sketch),
             }
         }
         self.counts[listener][IngestCounter::Samples] += samples;

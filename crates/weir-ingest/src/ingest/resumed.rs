@@ -12,7 +12,7 @@ use weir_state::{Entry, Facts, SERIES_BYTES, SeriesName, State, StreamReader, St
 
 use super::{Ingest, WaitLimit};
 use crate::hand_over::ROWS_AHEAD;
-use crate::saved::{PutPiece, Restored, SavedBucket};
+use crate::saved::{PutPiece, Restored, SavedBucket, timestamped_pieces};
 
 /// About how large a piece of an encoded bucket is, and how many of them are decoded together.
 const PIECE_BYTES: usize = 64 << 10;
@@ -23,7 +23,9 @@ const DECODED_TOGETHER: usize = 256;
 const DECODED_AHEAD: usize = 16;
 
 impl Ingest {
-    fn saved(&self) -> SavedBucket {
+    fn saved(&self, stamp: ProcessStamp) -> SavedBucket {
+        let rows = 0..self.aggregator.kept_rows();
+        let timestamped = self.aggregator.kept_changes(rows, None, stamp);
         SavedBucket {
             worker: self.settings.worker,
             contexts: (0..PARTITIONS)
@@ -31,6 +33,7 @@ impl Ingest {
                 .sum(),
             bucket: Some(self.aggregator.open_bucket()),
             samples: self.aggregator.open_samples(),
+            timestamped: timestamped_pieces(stamp.agent, timestamped),
             clients: self.gate.numbers.all(),
             ..SavedBucket::default()
         }
@@ -48,7 +51,7 @@ impl Ingest {
             let second = spawn(scope, "save", || encode(half..PARTITIONS));
             encode(0..half).and(second.map_or_else(|| encode(half..PARTITIONS), joined))
         })?;
-        Ok(self.saved())
+        Ok(self.saved(stamp))
     }
 
     pub fn contexts_in(&self, partition: usize) -> usize {
@@ -94,13 +97,17 @@ impl Ingest {
             false => restored.refused += 1,
         };
         for (identity, facts, state) in saved.series {
-            let named = SeriesName {
-                name: &identity.name,
-                host: identity.host.as_deref(),
-                integration: identity.integration.as_deref(),
-                tags: identity.tags.iter().map(AsRef::as_ref).collect(),
-            };
+            let named = SeriesName::from(&identity);
             count(self.restore(identity.kind, &named, facts, state, stamp));
+        }
+        for piece in &saved.timestamped {
+            let mut points = StreamReader::new(stamp.agent, piece);
+            // Its checksum was verified as well.
+            while let Ok(Some(point)) = points.next_entry() {
+                if !self.aggregator.restore_timestamped(&point) {
+                    count(false);
+                }
+            }
         }
         self.contexts.reserve(saved.encoded.bytes / SERIES_BYTES);
         let mut pieces = saved.encoded.each.into_iter().flatten();

@@ -1,5 +1,6 @@
 //! Writes the open bucket to a file every second, in case the process is killed: in slices between receive turns, and only changed series.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use weir_aggregate::{Bucket, ProcessStamp};
 use weir_context::PARTITIONS;
 use weir_protocol::Kind;
+use weir_state::StreamWriter;
 
 use crate::ingest::Ingest;
 use crate::numbers::NumberLink;
@@ -25,6 +27,9 @@ pub enum CheckpointPart {
     Begin { worker: u16, bucket: Bucket },
     /// As [`weir_state::StreamWriter`] writes it.
     Series { worker: u16, bytes: Vec<u8> },
+    /// Points that leave with the bucket and have their own timestamp, as [`weir_state::StreamWriter`] writes them: the time of a series is
+    /// its timestamp, and its number that of a row.
+    Timestamped { worker: u16, bytes: Vec<u8> },
     /// Clients whose numbers have changed, as [`KnownClient::encode`](crate::KnownClient::encode) writes them.
     Clients { worker: u16, bytes: Vec<u8> },
     /// All changes are written: this many samples, and this many payloads with a number since the start, at this Unix millisecond.
@@ -83,6 +88,8 @@ pub(super) struct Checkpoints {
 
 /// One walk over all contexts.
 struct Round {
+    /// Rows of points with their own timestamp that were looked at, before the first partition.
+    rows: usize,
     partition: usize,
     began: i64,
     /// In the bucket when it began.
@@ -141,8 +148,7 @@ impl Checkpoints {
 
     /// Begins the checkpoint that was asked for.
     pub(super) fn begin_if_due(&mut self, ingest: &Ingest, now: i64) {
-        // Points that wait to leave are in no bucket: the checkpoint would have their number, and not them.
-        if self.is_due && !ingest.numbers().is_passing_on() {
+        if self.is_due {
             self.is_due = false;
             self.begin(ingest, now);
         }
@@ -158,7 +164,7 @@ impl Checkpoints {
         if self.link.starts_over.swap(false, Ordering::AcqRel) {
             self.abandon();
         }
-        if self.round.is_some() || ingest.is_draining() || ingest.numbers().is_passing_on() {
+        if self.round.is_some() || ingest.is_draining() {
             return;
         }
         let bucket = ingest.aggregator().open_bucket();
@@ -177,6 +183,7 @@ impl Checkpoints {
             self.since = i64::MIN;
         }
         self.round = Some(Round {
+            rows: 0,
             partition: 0,
             began: now,
             samples: 0,
@@ -200,9 +207,7 @@ impl Checkpoints {
         while looked < SLICE_CONTEXTS
             && let Some(round) = &mut self.round
         {
-            let partition = round.partition;
-            round.partition += 1;
-            if partition == 0 {
+            if (round.rows, round.partition) == (0, 0) {
                 round.samples = aggregator.open_samples();
                 round.payloads = ingest.numbers().payloads();
                 if !self.send_clients(ingest) {
@@ -210,6 +215,18 @@ impl Checkpoints {
                     return;
                 }
             }
+            let Some(round) = &mut self.round else { return };
+            let rows = round.rows..aggregator.kept_rows().min(round.rows + SLICE_CONTEXTS);
+            if !rows.is_empty() {
+                round.rows = rows.end;
+                looked += rows.len();
+                if !self.send_timestamped(ingest, rows, stamp) {
+                    self.abandon();
+                }
+                continue;
+            }
+            let partition = round.partition;
+            round.partition += 1;
             looked += ingest.contexts_in(partition);
             let bytes = ingest.changes(partition, self.since, stamp, &mut self.named);
             if !bytes.is_empty() && !self.send(bytes) {
@@ -220,11 +237,24 @@ impl Checkpoints {
         }
     }
 
-    /// The clients whose numbers have changed; all, in a file that begins.
+    /// The payload after which the changes are wanted. `None`: in a file that begins, all are.
+    fn after(&self) -> Option<u64> {
+        (self.since != i64::MIN).then_some(self.payloads)
+    }
+
+    /// The clients whose numbers have changed.
     fn send_clients(&self, ingest: &Ingest) -> bool {
-        let since = (self.since != i64::MIN).then_some(self.payloads);
-        let (worker, bytes) = (self.worker, ingest.numbers().changes(since));
+        let (worker, bytes) = (self.worker, ingest.numbers().changes(self.after()));
         bytes.is_empty() || self.send_part(bytes.len(), CheckpointPart::Clients { worker, bytes })
+    }
+
+    /// The points with their own timestamp that have changed.
+    fn send_timestamped(&self, ingest: &Ingest, rows: Range<usize>, stamp: ProcessStamp) -> bool {
+        let mut writer = StreamWriter::new(stamp.agent);
+        let changes = ingest.aggregator().kept_changes(rows, self.after(), stamp);
+        changes.for_each(|entry| writer.add(&entry));
+        let (worker, bytes) = (self.worker, writer.finish());
+        bytes.is_empty() || self.send_part(bytes.len(), CheckpointPart::Timestamped { worker, bytes })
     }
 
     fn send(&self, bytes: Vec<u8>) -> bool {

@@ -477,6 +477,9 @@ impl Core {
         if self.flush_open_bucket && self.ingest.close_now() {
             self.count();
             self.hand_over_all();
+        } else if let Some(batch) = self.ingest.take_kept() {
+            // These points are complete, unlike the bucket.
+            self.outbox.send(Report::Batch(Box::new(batch)));
         }
     }
 }

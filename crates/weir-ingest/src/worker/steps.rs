@@ -92,11 +92,8 @@ impl Core {
         }
     }
 
-    /// Begins the checkpoint that was asked for, behind all points that leave with their own timestamp.
+    /// Begins the checkpoint that was asked for.
     pub(super) fn begin_due_checkpoint(&mut self) {
-        if self.ingest.numbers().is_passing_on() {
-            self.pass_all_on();
-        }
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.begin_if_due(&self.ingest, self.clock.seconds());
         }

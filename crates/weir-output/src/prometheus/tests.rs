@@ -130,7 +130,7 @@ fn check(scrape: &Arc<Scrape>, expected: &[(&str, f64)]) {
 
 #[test]
 fn the_first_scrape_shows_everything_since_the_start() {
-    use weir_aggregate::{Batch, BatchSource, Bucket, TimestampedSample};
+    use weir_aggregate::{Batch, BatchSource, Bucket, TimestampedSample, TimestampedValue};
     let bucket = Bucket {
         start: 100,
         timestamp: 100,
@@ -138,14 +138,14 @@ fn the_first_scrape_shows_everything_since_the_start() {
     };
     let mut batch = Batch::new(BatchSource::default(), bucket, "agent".into());
     for (kind, value) in [(Kind::Counter, 5.0), (Kind::Gauge, 7.0)] {
-        batch.push_timestamped(&TimestampedSample {
+        let sample = TimestampedSample {
             kind,
             name: "x",
             host: None,
             tags: &[],
             timestamp: 90,
-            value,
-        });
+        };
+        batch.push_timestamped(&sample, TimestampedValue::Number(value));
     }
     let scrape = scrape();
     scrape.take(&batch, 1);

@@ -18,7 +18,9 @@ pub enum Rule {
     NumbersCountWithTheirPoints,
     /// A checkpoint has the numbers of the points in it.
     CheckpointsHaveNumbers,
-    /// So does the state at a stop.
+    /// A checkpoint has the points that leave with the bucket and have their own timestamp.
+    CheckpointsHaveTimestampedPoints,
+    /// The state at a stop has the numbers.
     StopsKeepNumbers,
 }
 

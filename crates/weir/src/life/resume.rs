@@ -272,6 +272,7 @@ impl Resumed {
             meta.bucket = None;
             content.table = Table::default();
             content.encoded = Encoded::default();
+            content.timestamped = Vec::new();
         }
         self.status.samples_restored = content.meta.samples;
         self.content = Some(content);
@@ -575,6 +576,7 @@ impl StateSaver {
         if let Some(directory) = &self.directory {
             transfer.meta(&self.meta(directory, workers, now))?;
         }
+        transfer.timestamped(workers.iter().flat_map(|worker| &worker.timestamped))?;
         transfer.clients(&clients(workers))?;
         transfer.books(books)?;
         transfer.finish().map(drop)
@@ -617,6 +619,10 @@ impl StateSaver {
         };
         let content = Content {
             outputs,
+            timestamped: workers
+                .iter()
+                .flat_map(|worker| worker.timestamped.clone())
+                .collect(),
             clients: clients(workers),
             books: Box::new(books),
             ..Content::empty(self.meta(directory, workers, now))

@@ -300,7 +300,7 @@ impl<C: Consumers> Pipeline<C> {
         counts[PipelineCounter::RowsWaiting] = self.merger.pending_rows() as u64;
     }
 
-    fn deliver(&mut self, merged: Batch) {
+    fn deliver(&mut self, mut merged: Batch) {
         let (last, is_bucket) = (merged.last, !merged.partitions.is_empty());
         let samples_until = merged.samples_until;
         if is_bucket {
@@ -311,6 +311,10 @@ impl<C: Consumers> Pipeline<C> {
             && is_bucket
         {
             tally.submits(merged.bucket.start);
+        }
+        // Before the end of the bucket that they count with.
+        for timestamped in std::mem::take(&mut merged.timestamped) {
+            self.consumers.take(&Arc::new(timestamped));
         }
         let merged = Arc::new(merged);
         self.consumers.take(&merged);

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde::{Deserialize, Serialize};
-use weir_ingest::{CheckpointLink, CheckpointPart, KnownClient};
+use weir_ingest::{CheckpointLink, CheckpointPart, KnownClient, SavedSeries, timestamped_pieces};
 use weir_protocol::Kind;
-use weir_state::{AgentId, Facts, Identity, State, StreamReader};
+use weir_state::{AgentId, Entry, Facts, Identity, State, StreamReader};
 
 use super::content::OpenBucket;
 use super::disk::{self, Disk, Sink};
@@ -30,6 +30,8 @@ const BEGIN: u8 = b'B';
 const SERIES: u8 = b'S';
 /// Versions that do not know it skip it.
 const CLIENTS: u8 = b'C';
+/// So is this.
+const TIMESTAMPED: u8 = b'T';
 const MARK: u8 = b'M';
 
 /// Tag, length and checksum.
@@ -191,7 +193,10 @@ impl CheckpointWriter {
             Ok(false) => {}
             Err(error) => self.failed(part, &error),
         }
-        if let CheckpointPart::Series { worker, bytes } | CheckpointPart::Clients { worker, bytes } = part {
+        if let CheckpointPart::Series { worker, bytes }
+        | CheckpointPart::Timestamped { worker, bytes }
+        | CheckpointPart::Clients { worker, bytes } = part
+        {
             self.bytes_in_transit[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);
         }
     }
@@ -200,6 +205,7 @@ impl CheckpointWriter {
     fn failed(&mut self, piece: &CheckpointPart, error: &io::Error) {
         let (CheckpointPart::Begin { worker, .. }
         | CheckpointPart::Series { worker, .. }
+        | CheckpointPart::Timestamped { worker, .. }
         | CheckpointPart::Clients { worker, .. }
         | CheckpointPart::Mark { worker, .. }) = piece;
         self.files.remove(worker);
@@ -229,6 +235,7 @@ impl CheckpointWriter {
                 (worker, BEGIN, Cow::Owned(serde_json::to_vec(&begin)?))
             }
             CheckpointPart::Series { worker, bytes } => (worker, SERIES, Cow::Borrowed(bytes)),
+            CheckpointPart::Timestamped { worker, bytes } => (worker, TIMESTAMPED, Cow::Borrowed(bytes)),
             CheckpointPart::Clients { worker, bytes } => (worker, CLIENTS, Cow::Borrowed(bytes)),
             CheckpointPart::Mark {
                 worker,
@@ -303,6 +310,8 @@ pub struct WorkerCheckpoint {
     pub begin: Begin,
     pub mark: Mark,
     pub series: BTreeMap<(Kind, u32), (Identity, Facts, State)>,
+    /// Points with their own timestamp, by row.
+    timestamped: BTreeMap<u32, SavedSeries>,
     pub clients: BTreeMap<u128, KnownClient>,
 }
 
@@ -343,6 +352,7 @@ impl WorkerCheckpoint {
                 at_ms: 0,
             },
             series: BTreeMap::new(),
+            timestamped: BTreeMap::new(),
             clients: BTreeMap::new(),
         };
         open.mark.at_ms = open.begin.bucket.start * 1000;
@@ -350,7 +360,7 @@ impl WorkerCheckpoint {
         // Ignores everything after the last mark, and an incomplete end.
         for (tag, body) in frames {
             match tag {
-                SERIES | CLIENTS => waiting.push((tag, body)),
+                SERIES | TIMESTAMPED | CLIENTS => waiting.push((tag, body)),
                 MARK => {
                     let Ok(mark) = serde_json::from_slice(body) else {
                         break;
@@ -359,6 +369,7 @@ impl WorkerCheckpoint {
                     for (tag, body) in waiting.drain(..) {
                         match tag {
                             CLIENTS => open.know(body),
+                            TIMESTAMPED => open.apply_timestamped(agent, body),
                             _ => open.apply(agent, body),
                         }
                     }
@@ -376,6 +387,31 @@ impl WorkerCheckpoint {
         let clients = KnownClient::decode(body).unwrap_or_default();
         self.clients
             .extend(clients.into_iter().map(|known| (known.client, known)));
+    }
+
+    /// The points with their own timestamp, for a state.
+    pub fn timestamped(&self) -> Vec<Vec<u8>> {
+        let entry = |(&number, (identity, facts, state)): (&u32, &SavedSeries)| Entry {
+            number,
+            kind: identity.kind,
+            named: Some(identity.into()),
+            facts: *facts,
+            state: state.clone(),
+        };
+        timestamped_pieces(AgentId(self.begin.agent), self.timestamped.iter().map(entry))
+    }
+
+    fn apply_timestamped(&mut self, agent: AgentId, body: &[u8]) {
+        if fixes::lacks(Rule::CheckpointsHaveTimestampedPoints) {
+            return;
+        }
+        let mut reader = StreamReader::new(agent, body);
+        while let Ok(Some(entry)) = reader.next_entry() {
+            if let Some(named) = entry.named {
+                let point = (named.identity(entry.kind), entry.facts, entry.state);
+                self.timestamped.insert(entry.number, point);
+            }
+        }
     }
 
     fn apply(&mut self, agent: AgentId, body: &[u8]) {

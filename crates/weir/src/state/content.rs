@@ -29,6 +29,8 @@ pub struct Content {
     pub encoded: Encoded,
     /// Or, after a kill, the bucket of all workers; and series that are in no piece.
     pub table: Table,
+    /// Points with their own timestamp that leave with the bucket, as [`weir_ingest::timestamped_pieces`] has them.
+    pub timestamped: Vec<Vec<u8>>,
     pub outputs: BTreeMap<String, OutputState>,
     /// Payloads of outputs that are only in memory, by name.
     pub queues: BTreeMap<String, Vec<SavedQueue>>,
@@ -163,6 +165,7 @@ impl Content {
             meta,
             table: Table::new(Bounds::NONE),
             encoded: Encoded::default(),
+            timestamped: Vec::new(),
             outputs: BTreeMap::new(),
             queues: BTreeMap::new(),
             clients: Vec::new(),
@@ -185,6 +188,7 @@ impl Content {
         let mut buckets: Vec<SavedBucket> = (0..workers).map(one).collect();
         if let Some(first) = buckets.first_mut() {
             first.samples = self.meta.samples;
+            first.timestamped = std::mem::take(&mut self.timestamped);
         }
         let table = std::mem::take(&mut self.table);
         for (number, series) in table.into_series().enumerate() {

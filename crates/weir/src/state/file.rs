@@ -33,6 +33,8 @@ const QUEUES: u8 = 5;
 const PIECE: u8 = 7;
 /// Numbers of clients' requests. Versions that do not know it skip it.
 const CLIENTS: u8 = 8;
+/// Points with their own timestamp. Versions that do not know it skip it.
+const TIMESTAMPED: u8 = 9;
 
 /// The header of a piece.
 const WORKER_BYTES: usize = 2;
@@ -148,6 +150,12 @@ impl<W: Write> StateWriter<W> {
         }
     }
 
+    /// Points with their own timestamp that leave with the bucket.
+    pub fn timestamped<'a>(&mut self, pieces: impl IntoIterator<Item = &'a Vec<u8>>) -> io::Result<()> {
+        let mut pieces = pieces.into_iter();
+        pieces.try_for_each(|piece| self.section(TIMESTAMPED, piece))
+    }
+
     pub fn books(&mut self, books: &Status) -> io::Result<()> {
         self.section(BOOKS, &serde_json::to_vec(books)?)
     }
@@ -236,6 +244,7 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
                 let clients = KnownClient::decode(&sections.body(bytes)?);
                 content.clients = clients.ok_or_else(|| invalid("the numbers of clients' requests"))?;
             }
+            TIMESTAMPED => content.timestamped.push(sections.body(bytes)?),
             BOOKS => content.books = Box::new(json(&sections.body(bytes)?, "the books")?),
             _ => sections.skip(bytes)?,
         }

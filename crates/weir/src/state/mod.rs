@@ -470,6 +470,7 @@ fn write(content: &Content, writer: &mut StateWriter<impl Write>) -> io::Result<
     for (name, saved) in &content.outputs {
         writer.output(name, saved)?;
     }
+    writer.timestamped(&content.timestamped)?;
     writer.clients(&content.clients)?;
     writer.books(&content.books)?;
     writer.finish()

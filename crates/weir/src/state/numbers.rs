@@ -1,12 +1,9 @@
 //! `numbers-EPOCH`: the numbers of clients' requests that a process has added lately, in case it is killed.
 //!
 //! A checkpoint has the numbers of the payloads in it, so what is continued and what is known as added is one thing. This file has those
-//! that no checkpoint has yet. One of them counts if its points may have left the process all the same:
-//!
-//! * its bucket has ended, and an output may have begun to send it (a word of the tally says that before a byte leaves), or
-//! * its points have a timestamp of their own, and have left (a word here says that before they do).
-//!
-//! Otherwise its points died with the process, and the client, which got no answer, sends them again.
+//! that no checkpoint has yet. One of them counts if its points may have left the process all the same: its bucket has ended, and an output
+//! may have begun to send it (a word of the tally says that before a byte leaves). Otherwise its points died with the process, and the
+//! client, which got no answer, sends them again.
 //!
 //! As the tally, the file is mapped into memory and not synced. A worker stores a number when all points of the payload are in the
 //! bucket, and a bucket does not end before that.
@@ -26,11 +23,10 @@ use super::tally::check;
 /// Numbers of a worker that may wait for a checkpoint: as many as it may add in a second or two.
 const NOTES: usize = 1024;
 
-/// Payload, client (two words), number, oldest, bucket with a bit for points that are passed on, check.
+/// Payload, client (two words), number, oldest, bucket, check.
 const NOTE: usize = 7;
 
-/// The payload up to which points were passed on, and the notes.
-const WORKER: usize = 1 + NOTES * NOTE;
+const WORKER: usize = NOTES * NOTE;
 
 /// The beginning of the names of all these files.
 pub const BEGINNING: &str = "numbers-";
@@ -56,14 +52,14 @@ impl NumberNotes {
             number,
             oldest,
         } = added.number;
-        let at = worker * WORKER + 1 + (added.payload % NOTES as u64) as usize * NOTE;
+        let at = worker * WORKER + (added.payload % NOTES as u64) as usize * NOTE;
         let mut words = [
             added.payload,
             (client >> 64) as u64,
             client as u64,
             number,
             oldest,
-            (added.bucket as u64) << 1 | u64::from(added.has_passed_on),
+            added.bucket as u64,
             0,
         ];
         words[NOTE - 1] = check(&words[..NOTE - 1]);
@@ -75,10 +71,9 @@ impl NumberNotes {
 
     /// The way of a worker to it.
     pub fn link(self: &Arc<Self>, worker: usize, saved: &SavedPayloads) -> NumberLink {
-        let (notes, passed) = (self.clone(), self.clone());
+        let notes = self.clone();
         NumberLink {
             note: Box::new(move |added| notes.store(worker, added)),
-            passed_on: Box::new(move |payload| passed.words.store(worker * WORKER, payload)),
             notes_max: NOTES as u64,
             saved: saved.workers[worker].clone(),
             is_failing: saved.is_failing.clone(),
@@ -86,16 +81,8 @@ impl NumberNotes {
     }
 }
 
-/// The notes of one worker of a killed process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KilledNotes {
-    /// Points with their own timestamp have left, of payloads up to this one.
-    pub passed_on: u64,
-    pub notes: Vec<AddedNumber>,
-}
-
-/// Of each worker; empty if the process had none.
-pub fn read(disk: &dyn Disk, epoch: u64) -> Vec<KilledNotes> {
+/// The notes of each worker of a killed process; empty if it had none.
+pub fn read(disk: &dyn Disk, epoch: u64) -> Vec<Vec<AddedNumber>> {
     let bytes = disk::read(disk, &name(epoch)).unwrap_or_default();
     let words: Vec<u64> = bytes
         .as_chunks()
@@ -104,12 +91,9 @@ pub fn read(disk: &dyn Disk, epoch: u64) -> Vec<KilledNotes> {
         .map(|bytes| u64::from_le_bytes(*bytes))
         .collect();
     let worker = |words: &[u64]| {
-        let mut notes: Vec<AddedNumber> = words[1..].chunks_exact(NOTE).filter_map(note).collect();
+        let mut notes: Vec<AddedNumber> = words.chunks_exact(NOTE).filter_map(note).collect();
         notes.sort_unstable_by_key(|note| note.payload);
-        KilledNotes {
-            passed_on: words[0],
-            notes,
-        }
+        notes
     };
     words.chunks_exact(WORKER).map(worker).collect()
 }
@@ -123,8 +107,7 @@ fn note(words: &[u64]) -> Option<AddedNumber> {
             number: words[3],
             oldest: words[4],
         },
-        bucket: words[5] as i64 >> 1,
-        has_passed_on: words[5] & 1 == 1,
+        bucket: words[5] as i64,
     })
 }
 
@@ -209,7 +192,6 @@ mod tests {
                 oldest: payload,
             },
             bucket: -1000 + payload as i64,
-            has_passed_on: payload.is_multiple_of(2),
         }
     }
 
@@ -217,27 +199,18 @@ mod tests {
     fn the_last_notes_of_each_worker_are_read_again() {
         let directory = tempfile::tempdir().unwrap();
         let disk = SystemDisk::of(directory.path());
-        assert_eq!(read(&disk, 3), []);
+        assert!(read(&disk, 3).is_empty());
         let notes = Arc::new(NumberNotes::new(&disk, 3, 2).unwrap());
         let saved = SavedPayloads::new(2, Arc::default());
         let (first, second) = (notes.link(0, &saved), notes.link(1, &saved));
-        assert_eq!(read(&disk, 3), vec![KilledNotes::default(); 2]);
+        assert_eq!(read(&disk, 3), vec![Vec::new(); 2]);
         let all = NOTES as u64 + 5;
         (1..=all).for_each(|payload| (first.note)(&added(payload)));
         (second.note)(&added(1));
-        (second.passed_on)(9);
         let found = read(&disk, 3);
-        assert_eq!(found[0].notes, (6..=all).map(added).collect::<Vec<_>>());
-        assert_eq!(found[0].passed_on, 0);
-        assert_eq!(
-            found[1],
-            KilledNotes {
-                passed_on: 9,
-                notes: vec![added(1)]
-            }
-        );
+        assert_eq!(found, [(6..=all).map(added).collect(), vec![added(1)]]);
         forget(&disk, |epoch| epoch == 3);
-        assert_eq!(read(&disk, 3), []);
+        assert!(read(&disk, 3).is_empty());
     }
 
     /// A kill may come between any two words of a note.
@@ -251,12 +224,12 @@ mod tests {
             let bytes = disk::read(&disk, &name(1)).unwrap();
             let of_later = NumberNotes::new(&disk, 2, 1).unwrap();
             of_later.store(0, &added(1 + NOTES as u64));
-            for word in 1 + whole + NOTE..1 + 2 * NOTE {
+            for word in whole + NOTE..2 * NOTE {
                 let at = word * 8;
                 let old = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
                 of_later.words.store(word, old);
             }
-            assert_eq!(read(&disk, 2)[0].notes, [], "{whole}");
+            assert_eq!(read(&disk, 2)[0], [], "{whole}");
         }
     }
 

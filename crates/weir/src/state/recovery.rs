@@ -9,7 +9,7 @@ use weir_state::{Bounds, Table};
 
 use super::checkpoints::{Unusable, WorkerCheckpoint};
 use super::content::{Content, Encoded, Meta, OpenBucket};
-use super::numbers::{self, KilledNotes};
+use super::numbers;
 use super::tally::{KilledOutput, KilledTally};
 use super::{BOOKS, OldBooks, SUMS, StateDir, StateError, disk, file};
 use crate::admin::status::Status;
@@ -115,6 +115,7 @@ pub fn recover(
             },
             table: open.table,
             encoded: open.encoded,
+            timestamped: open.timestamped,
             outputs: outputs.unwrap_or_default(),
             queues: BTreeMap::new(),
             clients: open.clients.into_values().collect(),
@@ -213,6 +214,7 @@ struct Open {
     histogram_points: String,
     table: Table,
     encoded: Encoded,
+    timestamped: Vec<Vec<u8>>,
     samples: u64,
     /// The numbers of requests whose points are in it, or are in one that has ended.
     clients: BTreeMap<u128, KnownClient>,
@@ -290,7 +292,7 @@ impl Found<'_> {
             client.merge(known);
         }
         let notes = numbers::read(self.directory.disk(), self.tally.epoch);
-        for (worker, KilledNotes { passed_on, notes }) in notes.into_iter().enumerate() {
+        for (worker, notes) in notes.into_iter().enumerate() {
             let file = files.get(worker).and_then(Option::as_ref);
             let saved = file.map_or(0, |file| file.mark.payloads);
             let turn = self.tally.workers.get(worker).copied().flatten();
@@ -302,7 +304,7 @@ impl Found<'_> {
                     return true;
                 }
                 let is_open = turn.is_some_and(|turn| turn.bucket == note.bucket);
-                (self.has_begun(note.bucket) && !is_open) || (note.has_passed_on && note.payload <= passed_on)
+                self.has_begun(note.bucket) && !is_open
             };
             let left = notes.iter().filter(|note| note.payload > saved && has_left(note));
             for note in left {
@@ -371,6 +373,7 @@ impl Open {
             histogram_points: base.meta.histogram_points.clone(),
             table: base.table.clone(),
             encoded: base.encoded.clone(),
+            timestamped: base.timestamped.clone(),
             samples: base.meta.samples,
             ..Open::default()
         }
@@ -384,6 +387,7 @@ impl Open {
         self.bucket = self.bucket.max(Some(file.begin.bucket));
         self.histogram_points = file.begin.histogram_points;
         self.samples += file.mark.samples;
+        self.timestamped.extend(file.timestamped());
         for (identity, facts, state) in file.series.into_values() {
             self.table.add(identity, facts, state);
         }

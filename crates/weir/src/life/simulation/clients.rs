@@ -11,6 +11,10 @@ use super::random::Random;
 /// Requests of one client that are not answered yet.
 const UNDER_WAY: u64 = 3;
 
+/// Each so many requests of a client has a point that is older than any bucket.
+const OLD_EVERY: u64 = 3;
+const OLD: i64 = 1_600_000_000;
+
 /// The beginning of the names of their series.
 pub const CLIENT: &str = "client";
 
@@ -47,6 +51,8 @@ pub struct Request {
     pub number: RequestNumber,
     /// Of its only series, with one sample.
     pub series: String,
+    /// The timestamp of that, if it is too old for the open bucket.
+    pub own_timestamp: Option<i64>,
 }
 
 impl Clients {
@@ -83,6 +89,7 @@ impl Clients {
                 oldest,
             },
             series: format!("{CLIENT}{at}.{number}"),
+            own_timestamp: number.is_multiple_of(OLD_EVERY).then_some(OLD),
         })
     }
 

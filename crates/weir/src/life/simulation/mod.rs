@@ -164,6 +164,11 @@ fn checkpoints_without_numbers_are_found() {
 }
 
 #[test]
+fn checkpoints_without_timestamped_points_are_found() {
+    find_absence(Rule::CheckpointsHaveTimestampedPoints);
+}
+
+#[test]
 fn a_stop_that_forgets_numbers_is_found() {
     find_absence(Rule::StopsKeepNumbers);
 }

@@ -397,7 +397,7 @@ impl Worker {
         self.uncounted.store(u64::from(adds), Ordering::Relaxed);
         let bucket = core.ingest().aggregator().open_bucket();
         core.ingest_mut().columns(ColumnPayload {
-            columns: payload(&request.series, bucket.start),
+            columns: payload(&request.series, request.own_timestamp.unwrap_or(bucket.start)),
             listener: 0,
             pid: 0,
             local_data: None,
