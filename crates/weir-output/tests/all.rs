@@ -19,4 +19,5 @@ mod relay;
 mod remote_write;
 mod saved;
 mod scrape;
+mod simulation;
 mod support;

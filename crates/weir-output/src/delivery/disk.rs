@@ -317,6 +317,19 @@ impl DiskQueue {
         true
     }
 
+    /// The payload is in memory too, so that it is not read again.
+    pub fn warm(&mut self, id: RecordId) {
+        let Some((segment, record)) = self.record(id) else {
+            return;
+        };
+        if record.state == RecordState::Cold {
+            let items = record.items();
+            segment.records[id.index as usize].state = RecordState::Hot;
+            segment.cold -= 1;
+            self.cold -= items;
+        }
+    }
+
     /// Done with, delivered or dropped: it will not be read again, by this process or a later one.
     pub fn acknowledge(&mut self, id: RecordId) -> io::Result<()> {
         let path = self.path(id.segment, "ack");

@@ -24,6 +24,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
         let leaves = batch.is_none() && shared.save_requested.swap(false, Ordering::AcqRel);
         if batch.is_none() && !linger_over && !draining && !leaves {
             tokio::select! {
+                biased;
                 () = arrived => {}
                 () = shared.clock.sleep_until(finish_at.unwrap_or_default()), if finish_at.is_some() => {}
                 _ = stage.changed() => {}

@@ -43,6 +43,15 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
         let blocked_until = endpoint.blocked_until;
         let last_chance = endpoint.last_chance;
         tokio::select! {
+            // Answers that have arrived count, whatever else has happened meanwhile.
+            biased;
+            Some(ended) = endpoint.under_way.join_next() => {
+                // A finished request makes room, and in time order it lets the next one go.
+                endpoint.exhausted = false;
+                if let Ok((payload, outcome)) = ended {
+                    endpoint.ended(payload, outcome).await;
+                }
+            }
             () = reached(&mut stage, if last_chance { Stage::Stopped } else { Stage::Encoded }) => {
                 if last_chance {
                     break;
@@ -53,16 +62,15 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
             _ = held.changed() => {}
             () = shared.retry_requested[index].notified() => endpoint.blocked_until = Some(Duration::ZERO),
             () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
-            Some(ended) = endpoint.under_way.join_next() => {
-                // A finished request makes room, and in time order it lets the next one go.
-                endpoint.exhausted = false;
-                if let Ok((payload, outcome)) = ended {
-                    endpoint.ended(payload, outcome).await;
-                }
-            }
         }
     }
-    endpoint.under_way.shutdown().await;
+    endpoint.under_way.abort_all();
+    while let Some(ended) = endpoint.under_way.join_next().await {
+        // Its answer came first.
+        if let Ok((payload, outcome)) = ended {
+            endpoint.ended(payload, outcome).await;
+        }
+    }
     if *released.borrow() == Release::Requested {
         shared.released[index].send_replace(Release::Done);
     }

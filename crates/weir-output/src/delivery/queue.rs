@@ -62,6 +62,8 @@ pub struct Queue {
     retried: VecDeque<QueuedPayload>,
     in_flight: HashMap<u64, QueuedPayload>,
     disk: Option<DiskQueue>,
+    /// Records of payloads that were finished while the place on disk was given away.
+    finished_meanwhile: Vec<RecordId>,
     /// Why payloads are not written to disk at present.
     disk_error: Option<String>,
     next_id: u64,
@@ -81,6 +83,7 @@ impl Queue {
             retried: VecDeque::new(),
             in_flight: HashMap::new(),
             disk,
+            finished_meanwhile: Vec::new(),
             disk_error: None,
             next_id: 1,
             dropped: Dropped::new(),
@@ -160,7 +163,7 @@ impl Queue {
             self.release(&entry);
             let on_disk = entry
                 .record
-                .is_some_and(|id| self.disk.as_mut().is_some_and(|disk| disk.chill(id)));
+                .is_some_and(|id| self.disk.as_mut().is_none_or(|disk| disk.chill(id)));
             if !on_disk {
                 add_dropped(&mut self.dropped, Reason::QueueFull, entry.payload.items());
             }
@@ -267,11 +270,15 @@ impl Queue {
         };
         self.release(&entry);
         self.forget_disk_error();
-        if let (Some(disk), Some(record)) = (&mut self.disk, entry.record)
-            && let Err(error) = disk.acknowledge(record)
-        {
-            // The record may be sent again by a later process, which the backend's own rule makes harmless.
-            self.disk_error = Some(error.to_string());
+        match (&mut self.disk, entry.record) {
+            (Some(disk), Some(record)) => {
+                if let Err(error) = disk.acknowledge(record) {
+                    // The record may be sent again by a later process, which the backend's own rule makes harmless.
+                    self.disk_error = Some(error.to_string());
+                }
+            }
+            (None, Some(record)) => self.finished_meanwhile.push(record),
+            (_, None) => {}
         }
         entry.payload.items()
     }
@@ -301,7 +308,7 @@ impl Queue {
         for entry in entries {
             let on_disk = entry
                 .record
-                .is_some_and(|id| self.disk.as_mut().is_some_and(|disk| disk.chill(id)));
+                .is_some_and(|id| self.disk.as_mut().is_none_or(|disk| disk.chill(id)));
             if !on_disk {
                 add_dropped(&mut self.dropped, Reason::Shutdown, entry.payload.items());
             }
@@ -326,26 +333,31 @@ impl Queue {
         payloads.into_iter()
     }
 
-    /// Writes down what it can and gives the place on disk away, with all that lies there: that is in memory no longer.
+    /// Writes down what it can and gives the place on disk away, with all that lies there: that is in memory no longer, except for what is in
+    /// flight.
     pub fn take_disk(&mut self) -> Option<DiskQueue> {
         self.sync();
         let disk = self.disk.take()?;
-        self.requeue();
         let is_here = |entry: &QueuedPayload| entry.record.is_none();
         self.fresh.retain(is_here);
         self.retried.retain(is_here);
         let left = self.fresh.iter().chain(&self.retried);
-        (self.memory, self.memory_bytes) = left.fold((Items::default(), 0), |(items, bytes), entry| {
-            (
-                items + entry.payload.items(),
-                bytes + entry.payload.body.len() as u64,
-            )
-        });
+        self.memory = left.clone().map(|entry| entry.payload.items()).sum();
+        let in_memory = left.chain(self.in_flight.values());
+        self.memory_bytes = in_memory.map(|entry| entry.payload.body.len() as u64).sum();
         Some(disk)
     }
 
-    /// A place on disk after [`Queue::take_disk`].
-    pub fn put_disk(&mut self, disk: DiskQueue) {
+    /// The same place on disk, opened again after [`Queue::take_disk`]. What was in flight meanwhile is there too: it is not to be sent a
+    /// second time.
+    pub fn put_disk(&mut self, mut disk: DiskQueue) {
+        for id in std::mem::take(&mut self.finished_meanwhile) {
+            if let Err(error) = disk.acknowledge(id) {
+                self.disk_error = Some(error.to_string());
+            }
+        }
+        let here = self.in_flight.values().chain(&self.retried).chain(&self.fresh);
+        here.filter_map(|entry| entry.record).for_each(|id| disk.warm(id));
         self.disk = Some(disk);
     }
 
@@ -485,6 +497,23 @@ mod tests {
 
     fn points(items: Items) -> u64 {
         items.points
+    }
+
+    /// Another process was to take over the place on disk, and has failed. Answers to requests that were under way came meanwhile, or come now.
+    #[test]
+    fn what_was_in_flight_while_the_disk_was_away_is_not_sent_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
+        (1..=4).for_each(|n| queue.push(payload(n, 10)));
+        let under_way: Vec<Payload> = (0..3).map(|_| queue.next(NOW).unwrap()).collect();
+        drop(queue.take_disk());
+        queue.delivered(under_way[0].id);
+        queue.failed(under_way[1].id);
+        queue.put_disk(disk(directory.path(), 1 << 20).unwrap());
+        assert_eq!(points(queue.sizes().total()), 2 + 3 + 4);
+        queue.delivered(under_way[2].id);
+        assert_eq!(drain(&mut queue), [2, 4]);
+        assert_eq!(queue.sizes(), QueueSizes::default());
     }
 
     #[test]
