@@ -527,12 +527,12 @@ impl Aggregator {
 
     /// Bytes of state, slack included, without the batch under construction.
     pub fn heap_bytes(&self) -> usize {
-        self.state.heap_bytes()
+        self.state.heap_bytes() + self.kept.bytes()
     }
 
     /// Bytes of state now, or expected by the end of the bucket if it fills up like the last one.
     pub fn expected_bytes(&self) -> usize {
-        self.state.expected_bytes()
+        self.state.expected_bytes() + self.kept.bytes()
     }
 }
 

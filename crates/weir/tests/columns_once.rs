@@ -313,29 +313,39 @@ fn a_request_that_is_repeated_during_a_hand_over_that_fails_counts_once() {
     assert_eq!(sum(&place, agent), 2);
 }
 
-/// Points that keep their timestamp leave in no bucket, so no checkpoint has them.
+/// Points that keep their timestamp leave with the bucket, so a checkpoint, a state and a hand-over have them.
 #[test]
-fn points_with_their_own_timestamp_leave_once() {
+fn points_with_their_own_timestamp_count_once() {
     let place = Place::new();
     let config = configuration(&place, "");
     let http = place.path("http");
     // Before the open bucket.
     let old = now() - 7200;
     let late = |number| numbered(1, number, number, "/series", &count("late", old, 1.0));
-    let mut stdout = String::new();
     let agent = place.start(&config);
     assert_eq!(ask(&http, &late(1)), Answer::Added);
     assert_eq!(ask(&http, &late(1)), Answer::Duplicate);
     let next = place.take_over(&config);
-    stdout += &agent.end().1;
+    agent.end();
     assert_eq!(ask(&http, &late(1)), Answer::Duplicate);
     assert_eq!(ask(&http, &late(2)), Answer::Added);
-    next.signal("-TERM");
-    stdout += &next.end().1;
+    // It was answered, so a checkpoint has it.
+    next.signal("-KILL");
+    next.end();
     let agent = place.start(&config);
     assert_eq!(ask(&http, &late(2)), Answer::Duplicate);
-    assert_eq!(sum(&place, agent), 0);
-    assert_eq!(points(&stdout, "late").len(), 2, "{stdout}");
+    assert_eq!(ask(&http, &late(3)), Answer::Added);
+    agent.signal("-TERM");
+    agent.end();
+    let agent = place.start(&config);
+    assert_eq!(ask(&http, &late(3)), Answer::Duplicate);
+    replace_by_a_file(&place.path("state"));
+    let stdout = agent.stop().0;
+    let found: Vec<_> = points(&stdout, "late")
+        .iter()
+        .map(|point| (point["ts"].as_i64().unwrap(), point["value"].as_f64().unwrap()))
+        .collect();
+    assert_eq!(found, [(old, 3.0)], "{stdout}");
 }
 
 /// Without a state directory numbers are known as long as the process lives, and answers wait for nothing.

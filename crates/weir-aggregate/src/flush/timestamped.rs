@@ -218,11 +218,13 @@ impl KeptPoints {
         after: Option<u64>,
         stamp: ProcessStamp,
     ) -> impl Iterator<Item = Entry<'_>> {
-        let series = self.batch.iter().flat_map(Batch::series);
-        let all = series.zip(&self.changed).enumerate();
-        let rows = all.skip(rows.start).take(rows.len());
-        rows.filter(move |(_, (_, changed))| after.is_none_or(|after| **changed > after))
-            .map(move |(row, (series, _))| entry(row, &series, stamp))
+        let batch = self.batch.iter();
+        batch.flat_map(move |batch| {
+            let changed = rows
+                .clone()
+                .filter(move |&row| after.is_none_or(|after| self.changed[row] > after));
+            changed.map(move |row| entry(row, &batch.row_series(row), stamp))
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Ingest, Received};
 use crate::columns::{ColumnFate, ColumnPayload, point_fault};
 use crate::counts::{ColumnCounter, IngestCounter, SampleDrop, SeriesRejection};
 use crate::gate::PayloadAdmission;
-use crate::numbers::{RequestNumber, Verdict};
+use crate::numbers::Verdict;
 
 /// Work of one step, in points. A point of a sketch counts more with each bin, and one that is passed on with its texts.
 const STEP_COST: usize = 256;
