@@ -20,6 +20,8 @@ pub enum Rule {
     CheckpointsHaveNumbers,
     /// A checkpoint has the points that leave with the bucket and have their own timestamp.
     CheckpointsHaveTimestampedPoints,
+    /// A process hands over once its own files say what a kill leaves.
+    HandOversWaitForOwnFiles,
     /// The state at a stop has the numbers.
     StopsKeepNumbers,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,6 +69,8 @@ pub struct StateSaver {
     progress: CheckpointProgress,
     /// `state` still has the state that the process began with.
     has_base: AtomicBool,
+    /// Books and sums have been saved.
+    has_kept: AtomicBool,
     /// The last attempt to save books or sums failed.
     is_failing: AtomicBool,
     /// Set when nothing more is saved.
@@ -434,6 +436,7 @@ impl Resumed {
             has_base: AtomicBool::new(self.tally.is_some()),
             tally: self.tally,
             progress: self.progress,
+            has_kept: AtomicBool::default(),
             is_failing: AtomicBool::default(),
             ended: Mutex::default(),
         };
@@ -462,6 +465,7 @@ impl StateSaver {
         })();
         self.is_failing.store(kept.is_err(), Ordering::Release);
         if kept.is_ok() {
+            self.has_kept.store(true, Ordering::Release);
             self.remove_base();
         }
         kept
@@ -545,6 +549,7 @@ impl StateSaver {
             directory.reclaim();
             self.progress.start_over();
         }
+        self.set_ended(false);
     }
 
     /// The directory's lock.
@@ -554,15 +559,38 @@ impl StateSaver {
 
     /// The files are left for the next process: nothing more is written there.
     pub fn keep_for_next(&self) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.set_ended(true);
+    }
+
+    /// Nothing more is saved until [`StateSaver::reclaim`]: another process may write these files.
+    fn rest(&self) {
+        self.set_ended(true);
+    }
+
+    fn set_ended(&self, is_ended: bool) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = is_ended;
+    }
+
+    /// Whether files of this process alone say what a kill leaves: books, sums and a checkpoint of every worker. Before that, what it began
+    /// with counts, and another process that takes over would replace it. If that one fails, it would be missing.
+    pub fn is_independent(&self) -> bool {
+        if self.has_kept.load(Ordering::Acquire) {
+            self.remove_base();
+        }
+        fixes::lacks(Rule::HandOversWaitForOwnFiles) || !self.has_base.load(Ordering::Acquire)
     }
 
     /// Destination of the state that another process continues.
     pub fn transfer(&self) -> io::Result<TransferWriter> {
         let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        // It may become that of the process that takes over.
-        self.has_base.store(false, Ordering::Release);
+        self.rest();
         StateWriter::new(BufWriter::new(directory.transfer()?))
+    }
+
+    /// The file with that, once it is finished.
+    pub fn transferred(&self) -> io::Result<OwnedFd> {
+        let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        directory.transferred()
     }
 
     /// Adds to it what there is besides pieces of the workers' buckets, and outputs.

@@ -106,6 +106,8 @@ enum HandOverError {
     BucketsLate,
     #[error("the workers are in different buckets")]
     DifferentBuckets,
+    #[error("the state directory does not have this process's own files yet, or cannot be written")]
+    FilesLate,
     #[error("a worker does not stop in time")]
     WorkerLate,
 }
@@ -318,6 +320,8 @@ impl HandOverSource {
             .expect(hand_over::BEGIN)
             .map_err(step("the new process could not prepare itself"))?;
         let outputs = &self.agent.view.outputs;
+        channel.set_limit(hand_over::STEP_MAX);
+        self.await_own_files(channel)?;
         outputs.pause(UNDER_WAY_MAX, &self.agent.stop);
         if let Some(columns) = &self.agent.view.columns {
             columns.hold(COLUMNS_MAX, || self.agent.stop.is_set());
@@ -359,6 +363,18 @@ impl HandOverSource {
             }
             Err(error) => Err(step("the new process could not start")(error)),
         }
+    }
+
+    /// In its first second a process still needs what it began with, in case the other one fails.
+    fn await_own_files(&self, channel: &Channel) -> Result<(), HandOverError> {
+        let own = within(channel, |patience| {
+            let is_own = self.agent.state_saver.is_independent();
+            is_own.then_some(()).or_else(|| {
+                std::thread::sleep(patience.min(LOOK));
+                None
+            })
+        });
+        own.ok_or(HandOverError::FilesLate)
     }
 
     fn greet(&self, channel: &Channel) -> io::Result<()> {
@@ -525,7 +541,8 @@ impl HandOverSource {
             &books,
             continuity::now_ms(),
         )?;
-        channel.send(hand_over::STATE, &[], &[transfer.to().get_ref().as_fd()])?;
+        let file = self.agent.state_saver.transferred()?;
+        channel.send(hand_over::STATE, &[], &[file.as_fd()])?;
         let account = serde_json::to_vec(account).map_err(io::Error::other)?;
         let lock = self.agent.state_saver.lock();
         let listener = self.listener.as_ref().map(AsFd::as_fd);

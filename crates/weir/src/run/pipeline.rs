@@ -104,6 +104,15 @@ impl Shared {
         }
     }
 
+    /// Whether this is the bucket of the last of `workers` in this stop, and the others are in the same one.
+    fn have_stopped_together(&self, number: u64, last: &SavedBucket, workers: usize) -> bool {
+        let saved = self.lock_saved();
+        let mut others = saved.arrived.iter();
+        saved.number == number
+            && others.len() + 1 == workers
+            && others.all(|other| other.bucket == last.bucket)
+    }
+
     /// Takes the open buckets of `workers`, after everything that they handed over before has been delivered to the outputs.
     pub fn take_saved(&self, workers: usize, patience: Duration) -> Option<Vec<SavedBucket>> {
         let saved = self.lock_saved();
@@ -223,7 +232,7 @@ impl<C: Consumers> Pipeline<C> {
         &mut self.consumers
     }
 
-    /// Every worker has ended: hands over the rest.
+    /// No worker ends a bucket any more: hands over the rest.
     pub fn finish(&mut self) {
         self.forward(0, |merger, ready| merger.finish(|merged| ready.push(merged)));
     }
@@ -245,6 +254,11 @@ impl<C: Consumers> Pipeline<C> {
                 bucket,
             } => {
                 self.deliver_before(worker, &bucket);
+                if self.shared.have_stopped_together(number, &bucket, self.running) {
+                    // A bucket that ended before the clock was set back waits here for workers that never had it, and is in no open bucket:
+                    // another process would not have it.
+                    self.finish();
+                }
                 self.shared.add_saved(number, *bucket);
             }
             Report::Begun { worker, open } => {

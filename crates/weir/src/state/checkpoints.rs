@@ -1,7 +1,7 @@
 //! Checkpoints: the open bucket as it survives a kill.
 //!
-//! Each worker has a file `open-N`, which starts empty with each bucket and gets the changes of every second. It carries the epoch of its
-//! process; [`super::tally`] says when it counts. Nothing is synced: this covers the death of the process, not of the machine.
+//! Each worker has a file `open-EPOCH-N`, which starts empty with each bucket and gets the changes of every second. It carries the epoch of
+//! its process, also in its name: during a hand-over two processes have files. [`super::tally`] says when it counts. Nothing is synced: this covers the death of the process, not of the machine.
 
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -59,21 +59,32 @@ pub struct Mark {
 /// The beginning of the names of all checkpoints.
 pub const BEGINNING: &str = "open-";
 
-fn name(worker: usize) -> String {
-    format!("{BEGINNING}{worker}")
+/// Versions without epochs, whose epoch is 0, had no number in it.
+fn name(epoch: u64, worker: usize) -> String {
+    match epoch {
+        0 => format!("{BEGINNING}{worker}"),
+        epoch => format!("{BEGINNING}{epoch}-{worker}"),
+    }
 }
 
-/// Removes all checkpoints.
-pub fn forget(disk: &dyn Disk) {
-    let names = disk.names().unwrap_or_default();
-    for name in names.iter().filter(|name| name.starts_with(BEGINNING)) {
-        let _ = disk.remove(name);
+/// Removes those of processes that `is_over` says it of.
+pub fn forget(disk: &dyn Disk, is_over: impl Fn(u64) -> bool) {
+    for name in disk.names().unwrap_or_default() {
+        let Some(rest) = name.strip_prefix(BEGINNING) else {
+            continue;
+        };
+        let epoch = rest
+            .split_once('-')
+            .map_or(Some(0), |(epoch, _)| epoch.parse().ok());
+        if epoch.is_some_and(&is_over) {
+            let _ = disk.remove(&name);
+        }
     }
 }
 
 /// Temporary name; the file replaces the previous one with its first complete checkpoint.
-fn unfinished(worker: usize) -> String {
-    format!("{BEGINNING}{worker}.new")
+fn unfinished(epoch: u64, worker: usize) -> String {
+    format!("{}.new", name(epoch, worker))
 }
 
 /// The progress of the thread that writes.
@@ -222,7 +233,9 @@ impl CheckpointWriter {
     fn write(&mut self, piece: &CheckpointPart) -> io::Result<bool> {
         let (worker, tag, body) = match piece {
             CheckpointPart::Begin { worker, bucket } => {
-                let file = self.disk.create(&unfinished(usize::from(*worker)))?;
+                let file = self
+                    .disk
+                    .create(&unfinished(self.tally.epoch(), usize::from(*worker)))?;
                 self.files.insert(*worker, file);
                 self.begun.insert(*worker);
                 self.finished.remove(worker);
@@ -287,9 +300,11 @@ impl CheckpointWriter {
         if !self.awaited.is_empty() {
             return Ok(());
         }
+        let epoch = self.tally.epoch();
         for worker in std::mem::take(&mut self.finished) {
             let worker = usize::from(worker);
-            self.disk.rename(&unfinished(worker), &name(worker))?;
+            self.disk
+                .rename(&unfinished(epoch, worker), &name(epoch, worker))?;
         }
         self.tally.complete();
         self.progress.is_complete.store(true, Ordering::Release);
@@ -325,7 +340,7 @@ impl WorkerCheckpoint {
         bytes_max: u64,
     ) -> Result<WorkerCheckpoint, Unusable> {
         let damaged = |error: io::Error| Unusable::Damaged(error.to_string());
-        let file = disk.open(&name(worker)).map_err(|_| Unusable::Missing)?;
+        let file = disk.open(&name(epoch, worker)).map_err(|_| Unusable::Missing)?;
         if file.bytes().map_err(damaged)? > bytes_max {
             return Err(Unusable::Damaged("it is larger than `memory` allows".into()));
         }
@@ -391,14 +406,11 @@ impl WorkerCheckpoint {
 
     /// The points with their own timestamp, for a state.
     pub fn timestamped(&self) -> Vec<Vec<u8>> {
-        let entry = |(&number, (identity, facts, state)): (&u32, &SavedSeries)| Entry {
-            number,
-            kind: identity.kind,
-            named: Some(identity.into()),
-            facts: *facts,
-            state: state.clone(),
-        };
-        timestamped_pieces(AgentId(self.begin.agent), self.timestamped.iter().map(entry))
+        let points = self
+            .timestamped
+            .iter()
+            .map(|(&number, point)| entry(number, point));
+        timestamped_pieces(AgentId(self.begin.agent), points)
     }
 
     fn apply_timestamped(&mut self, agent: AgentId, body: &[u8]) {
@@ -427,6 +439,16 @@ impl WorkerCheckpoint {
                 (None, None) => {}
             }
         }
+    }
+}
+
+fn entry(number: u32, (identity, facts, state): &SavedSeries) -> Entry<'_> {
+    Entry {
+        number,
+        kind: identity.kind,
+        named: Some(identity.into()),
+        facts: *facts,
+        state: state.clone(),
     }
 }
 

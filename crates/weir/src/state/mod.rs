@@ -7,7 +7,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -280,12 +280,13 @@ impl StateDir {
     /// This process has started: those before it cannot continue.
     pub fn forget_tallies_before(&self) {
         self.forget_epochs(|other| other < self.agent.epoch);
+        checkpoints::forget(self.disk(), |other| other < self.agent.epoch);
     }
 
     /// Removes what the processes up to this epoch left for the case of a kill: `state` has it, or nothing counts any more.
     pub fn forget_until(&self, epoch: u64) {
         // Before the tallies: without one, checkpoints would count as those of an old version.
-        checkpoints::forget(self.disk());
+        checkpoints::forget(self.disk(), |other| other <= epoch);
         self.forget_epochs(|other| other <= epoch);
         for name in [BOOKS, SUMS, PASSING] {
             let _ = self.disk.remove(name);
@@ -302,14 +303,25 @@ impl StateDir {
             let _ = self.disk.remove(STATE);
         }
         let _ = self.disk.remove(PASSING);
+        checkpoints::forget(self.disk(), |other| other > self.agent.epoch);
     }
 
     /// A file for state on its way to another process. Once that has read it, it is its [`StateDir::accept`]ed base.
-    pub fn transfer(&self) -> io::Result<File> {
-        let path = self.path.join(PASSING);
+    pub fn transfer(&self) -> io::Result<Box<dyn Sink>> {
         // An earlier attempt may have it open still.
-        let _ = std::fs::remove_file(&path);
-        disk::private().create(true).truncate(true).open(path)
+        let _ = self.disk.remove(PASSING);
+        self.disk.create(PASSING)
+    }
+
+    /// That file, once it is complete.
+    pub fn transferred(&self) -> io::Result<OwnedFd> {
+        File::open(self.path.join(PASSING)).map(OwnedFd::from)
+    }
+
+    /// The same for a process on the same disk.
+    #[cfg(test)]
+    pub fn passing(&self) -> io::Result<Arc<dyn disk::Source>> {
+        self.disk.open(PASSING)
     }
 
     /// The state that another process has sent is what all processes before this one have left. False: it has no name, because the other
@@ -399,7 +411,7 @@ fn unfinished(name: &str) -> String {
 }
 
 /// State on its way to another process.
-pub type TransferWriter = StateWriter<BufWriter<File>>;
+pub type TransferWriter = StateWriter<BufWriter<Box<dyn Sink>>>;
 
 /// A file that replaces another one once it is complete and synced.
 pub struct PendingFile {

@@ -358,7 +358,8 @@ impl Found<'_> {
             Ok(file) => Some(file),
             Err(Unusable::Missing) => None,
             Err(Unusable::Damaged(reason)) => {
-                self.damaged.push(format!("open-{worker} is not used: {reason}"));
+                self.damaged
+                    .push(format!("the checkpoint of worker {worker} is not used: {reason}"));
                 None
             }
         };
@@ -385,9 +386,9 @@ impl Open {
             Some(_) => self.since_ms.min(file.mark.at_ms),
         };
         self.bucket = self.bucket.max(Some(file.begin.bucket));
+        self.timestamped.extend(file.timestamped());
         self.histogram_points = file.begin.histogram_points;
         self.samples += file.mark.samples;
-        self.timestamped.extend(file.timestamped());
         for (identity, facts, state) in file.series.into_values() {
             self.table.add(identity, facts, state);
         }

@@ -1,7 +1,7 @@
 //! `tally-EPOCH`: which saved data counts, and from when.
 //!
 //! Every process of an agent has an epoch, greater than those before it. What it saves while it runs carries that number: the open bucket
-//! (`open-N`), the sums of outputs (`sums`) and the books (`books`). What all earlier processes have left is one file, `state`, with the
+//! (`open-EPOCH-N`), the sums of outputs (`sums`) and the books (`books`). What all earlier processes have left is one file, `state`, with the
 //! number of the last of them. `tally-EPOCH` says which of these count:
 //!
 //! 1. The tally with the greatest epoch counts, if that is greater than the epoch of `state`. Then its process was killed (or runs).

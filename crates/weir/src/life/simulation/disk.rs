@@ -36,8 +36,10 @@ struct Machine {
     /// Writes that have failed.
     failures: u64,
     random: Random,
-    /// The number of the process that may use it.
-    process: u64,
+    /// The number of the newest process.
+    newest: u64,
+    /// Those that may use it: one, or two during a hand-over.
+    alive: Vec<u64>,
     /// Operations until it is killed.
     until_kill: Option<u64>,
     /// Of all processes.
@@ -68,7 +70,8 @@ impl World {
             refuses: 0,
             failures: 0,
             random: Random::new(seed),
-            process: 0,
+            newest: 0,
+            alive: Vec::new(),
             until_kill: None,
             operations: 0,
         })))
@@ -86,6 +89,7 @@ impl World {
             names: copied(&machine.names),
             durable: copied(&machine.durable),
             random: machine.random.clone(),
+            alive: Vec::new(),
             until_kill: None,
             ..*machine
         })))
@@ -93,25 +97,39 @@ impl World {
 
     /// The disk for a new process. The one before has ended.
     pub fn process(&self) -> ProcessDisk {
+        self.end_process();
+        self.further_process()
+    }
+
+    /// The disk for a process beside the one that runs.
+    pub fn further_process(&self) -> ProcessDisk {
         let mut machine = lock(&self.0);
-        machine.process += 1;
-        machine.until_kill = None;
+        machine.newest += 1;
+        let process = machine.newest;
+        machine.alive.push(process);
         ProcessDisk {
             world: self.clone(),
-            process: machine.process,
+            process,
         }
     }
 
-    /// The process ends: none of its handles can do anything.
+    /// All processes end: none of their handles can do anything.
     pub fn end_process(&self) {
         let mut machine = lock(&self.0);
-        machine.process += 1;
+        machine.alive.clear();
         machine.until_kill = None;
     }
 
-    /// Kills the process at this operation from now on.
+    /// Kills a process at this operation from now on.
     pub fn kill_after(&self, operations: u64) {
         lock(&self.0).until_kill = Some(operations);
+    }
+
+    /// Lets a process do something whose end by a kill would change nothing.
+    pub fn without_kill(&self, act: impl FnOnce()) {
+        let until_kill = lock(&self.0).until_kill.take();
+        act();
+        lock(&self.0).until_kill = until_kill;
     }
 
     pub fn operations(&self) -> u64 {
@@ -177,6 +195,10 @@ impl World {
         machine.names = left;
     }
 
+    pub fn has(&self, is_wanted: impl Fn(&str) -> bool) -> bool {
+        lock(&self.0).names.keys().any(|name| is_wanted(name))
+    }
+
     /// Changes the content of a file. False: there is none.
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let machine = lock(&self.0);
@@ -203,14 +225,25 @@ fn ended() -> io::Error {
 }
 
 impl ProcessDisk {
+    /// This process ends, and no other.
+    pub fn end(&self) {
+        let mut machine = lock(&self.world.0);
+        machine.alive.retain(|process| *process != self.process);
+    }
+
+    pub fn is_alive(&self) -> bool {
+        lock(&self.world.0).alive.contains(&self.process)
+    }
+
     /// Before each operation. `Err`: the handle is that of a process that has ended.
     fn begin(&self) -> io::Result<MutexGuard<'_, Machine>> {
         let mut machine = lock(&self.world.0);
-        if machine.process != self.process {
+        if !machine.alive.contains(&self.process) {
             return Err(ended());
         }
         if machine.until_kill == Some(0) {
-            machine.process += 1;
+            machine.alive.retain(|process| *process != self.process);
+            machine.until_kill = None;
             drop(machine);
             resume_unwind(Box::new(Killed));
         }
@@ -318,7 +351,7 @@ impl Write for Writing {
         if is_last {
             // The kill comes within the write.
             let mut machine = lock(&self.disk.world.0);
-            if machine.process == self.disk.process {
+            if machine.alive.contains(&self.disk.process) {
                 let written = machine.random.below(bytes.len() as u64 + 1) as usize;
                 lock(&self.file).bytes.extend_from_slice(&bytes[..written]);
             }

@@ -62,21 +62,23 @@ fn check_all(part: u64) {
     }
     let first = number("WEIR_LIFE_FIRST").unwrap_or(0) + part * SCHEDULES;
     let (mut kills, mut stops, mut exact, mut unsaid) = (0, 0, 0, 0);
+    let (mut hand_overs, mut reclaimed) = (0, 0);
     let (mut duplicates, mut again) = (0, 0);
     for seed in first..first + SCHEDULES {
         let done = check(seed);
         kills += done.kills;
         stops += done.stops;
+        (hand_overs, reclaimed) = (hand_overs + done.hand_overs, reclaimed + done.reclaimed);
         exact += u64::from(done.is_exact());
         unsaid += u64::from(done.accepted_unsaid() > 0);
         let repeated = done.repeated();
         (duplicates, again) = (duplicates + repeated.0, again + repeated.1);
     }
     println!(
-        "{kills} kills, {stops} stops; {exact} schedules had exact numbers; in {unsaid} a kill came right after a receiver's answer; \
+        "{kills} kills, {stops} stops, {hand_overs} hand-overs and {reclaimed} that failed; {exact} schedules had exact numbers; in {unsaid} a kill came right after a receiver's answer; \
          {duplicates} requests had been added before, {again} were lost by a kill and added again"
     );
-    assert!(duplicates > 0 && again > 0);
+    assert!(duplicates > 0 && again > 0 && hand_overs > 0 && reclaimed > 0);
     // Of the others, not every number can be checked.
     assert!(kills > 0 && stops > 0 && exact > SCHEDULES / 2 && unsaid > 0);
 }
@@ -161,6 +163,11 @@ fn numbers_that_count_before_their_points_have_left_are_found() {
 #[test]
 fn checkpoints_without_numbers_are_found() {
     find_absence(Rule::CheckpointsHaveNumbers);
+}
+
+#[test]
+fn a_hand_over_before_the_first_files_is_found() {
+    find_absence(Rule::HandOversWaitForOwnFiles);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use weir_state::AgentId;
 use super::clients::{Request, payload};
 use super::disk::ProcessDisk;
 use super::random::Random;
-use super::receivers::{Outputs, Receivers, SCRAPE};
+use super::receivers::{Outputs, Receivers, SCRAPE, Waiting};
 use crate::admin::status::{StateStatus, Status};
 use crate::life::fixes::{Rule, lacks};
 use crate::life::{LifeSettings, Resumed, StateSaver};
@@ -67,6 +67,7 @@ struct Worker {
 }
 
 pub struct Process {
+    pub disk: ProcessDisk,
     workers: Vec<Worker>,
     reports: SyncSender<Report>,
     pipeline: Pipeline<Outputs>,
@@ -80,6 +81,12 @@ pub struct Process {
     started: u64,
     next_books: u64,
     with_sums: bool,
+}
+
+/// What a process has given to the next one, besides the file.
+#[derive(Default)]
+pub struct Passed {
+    pub waiting: Vec<Waiting>,
 }
 
 /// The end of a stop.
@@ -110,11 +117,54 @@ impl Process {
         random: &mut Random,
     ) -> std::io::Result<Process> {
         let directory = directory(disk, plan, now)?;
+        let resumed = Resumed::look(directory, &plan.life(), now.wall_ms);
+        let nothing = Passed::default();
+        Ok(Self::run(
+            disk,
+            plan,
+            receivers,
+            resumed,
+            &nothing,
+            now,
+            random,
+            || {},
+        ))
+    }
+
+    /// As an agent takes over from one that runs and has stopped reading. `runs`: called once this one reads.
+    pub fn take_over(
+        disk: &ProcessDisk,
+        plan: &Plan,
+        receivers: &Receivers,
+        passed: &Passed,
+        now: Readings,
+        random: &mut Random,
+        runs: impl FnOnce(),
+    ) -> std::io::Result<Process> {
+        let directory = directory(disk, plan, now)?;
+        let state = directory.passing()?;
+        let resumed = Resumed::passed(directory, state, &plan.life(), now.wall_ms);
+        let resumed = resumed.map_err(std::io::Error::other)?;
+        Ok(Self::run(
+            disk, plan, receivers, resumed, passed, now, random, runs,
+        ))
+    }
+
+    fn run(
+        disk: &ProcessDisk,
+        plan: &Plan,
+        receivers: &Receivers,
+        mut resumed: Resumed,
+        passed: &Passed,
+        now: Readings,
+        random: &mut Random,
+        runs: impl FnOnce(),
+    ) -> Process {
         let settings = plan.life();
-        let mut resumed = Resumed::look(directory, &settings, now.wall_ms);
         let saved = resumed.outputs();
         let tally = resumed.tally(plan.workers, now.wall_ms);
-        let outputs = Outputs::start(receivers, &saved, tally.clone(), plan.rows_of_payload);
+        let mut outputs = Outputs::start(receivers, &saved, tally.clone(), plan.rows_of_payload);
+        outputs.carry(&passed.waiting);
         let (reports, inbox) = sync_channel(REPORTS_MAX);
         let shared: Arc<Shared> = Arc::default();
         let merger = Merger::new(plan.workers);
@@ -148,6 +198,7 @@ impl Process {
                 worker.turn(&[], now);
             }
         }
+        runs();
         let (saver, status, earlier) = resumed.started(&settings, &saved);
         let mut books = Status {
             state: status.clone(),
@@ -159,7 +210,8 @@ impl Process {
         for worker in &mut workers {
             worker.core.begin_checkpoint();
         }
-        Ok(Process {
+        Process {
+            disk: disk.clone(),
             workers,
             reports,
             pipeline,
@@ -172,7 +224,7 @@ impl Process {
             started: now.monotonic,
             next_books: now.monotonic,
             with_sums: true,
-        })
+        }
     }
 
     /// The findings of this start, without the reports of earlier ones.
@@ -262,6 +314,64 @@ impl Process {
             .saver
             .keep(self.with_sums.then_some(sums), || books, now.wall_ms);
         self.with_sums = kept.is_err();
+    }
+
+    /// As an agent stops reading, and gives its state to another process. `None`: workers are in different buckets.
+    pub fn freeze(&mut self, now: Readings) -> std::io::Result<Option<Passed>> {
+        if !self.saver.is_independent() {
+            return Err(std::io::Error::other("its own files are not whole yet"));
+        }
+        self.shared.expect_last();
+        let transfer = Mutex::new(self.saver.transfer()?);
+        for worker in &mut self.workers {
+            worker.core.turn_ended(now);
+            worker.core.advance();
+            worker.core.hand_over_all();
+            let number = worker.core.worker();
+            let put = |piece: &[u8]| {
+                let mut transfer = transfer.lock().unwrap_or_else(PoisonError::into_inner);
+                transfer.piece(number, piece)
+            };
+            if !worker.core.keep(&put, std::iter::empty()) {
+                return Err(std::io::Error::other("a worker could not return its state"));
+            }
+        }
+        while self.merge(now) {}
+        let buckets = self.shared.take_last();
+        let first = buckets.first().and_then(|saved| saved.bucket);
+        if buckets.iter().any(|saved| saved.bucket != first) {
+            return Ok(None);
+        }
+        let mut transfer = transfer.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (sums, _) = self.outputs().save_counted();
+        transfer.output(SCRAPE, &sums)?;
+        let books = self.books();
+        self.saver
+            .finish_transfer(&mut transfer, &buckets, &books, now.wall_ms)?;
+        Ok(Some(Passed {
+            waiting: self.outputs().waiting(),
+        }))
+    }
+
+    /// The other process has failed, and this one continues.
+    pub fn reclaim(&mut self) {
+        self.saver.reclaim();
+    }
+
+    /// Only the books that were passed say what becomes of payloads that wait.
+    pub fn drop_waiting(&mut self) {
+        self.outputs().said();
+        self.outputs().drop_waiting();
+    }
+
+    /// The other process runs, and this one ends. Its threads may do this and that yet.
+    pub fn end_after_hand_over(&mut self, writes: u64) {
+        self.saver.keep_for_next();
+        for _ in 0..writes {
+            self.write();
+        }
+        self.outputs().said();
+        self.disk.end();
     }
 
     /// As [`crate::run`] stops an agent.

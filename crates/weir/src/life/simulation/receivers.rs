@@ -39,6 +39,8 @@ pub struct Receiver {
     pub parts: BTreeMap<(i64, String), u32>,
     /// Samples that the output dropped and counted.
     pub dropped: u64,
+    /// Samples in payloads that a process has from the one before. A kill drops them, and the books have them among those that waited.
+    pub carried: u64,
     /// Accepted samples of which the output had not said so yet when its process was killed: the next start reports them.
     pub accepted_unsaid: u64,
 }
@@ -51,6 +53,7 @@ impl Receiver {
             accepted: BTreeMap::new(),
             parts: BTreeMap::new(),
             dropped: 0,
+            carried: 0,
             accepted_unsaid: 0,
         }
     }
@@ -67,11 +70,29 @@ pub fn lock(receivers: &Receivers) -> MutexGuard<'_, Vec<Receiver>> {
 }
 
 /// A part of a bucket on its way.
+#[derive(Clone)]
 struct Payload {
     timestamp: i64,
     rows: Vec<(String, u64)>,
     /// With the last one of a bucket: the samples until its end.
     ends: Option<u64>,
+    /// It comes from the process before.
+    is_carried: bool,
+}
+
+impl Payload {
+    fn samples(&self) -> u64 {
+        self.rows.iter().map(|(_, samples)| samples).sum()
+    }
+}
+
+/// The payloads of one output that wait when another process takes over.
+pub struct Waiting(VecDeque<Payload>);
+
+impl Waiting {
+    pub fn samples(&self) -> u64 {
+        self.0.iter().map(Payload::samples).sum()
+    }
 }
 
 /// One output of a process.
@@ -162,9 +183,13 @@ impl Outputs {
         {
             let mut receivers = lock(&self.receivers);
             let receiver = &mut receivers[at];
-            let samples: u64 = payload.rows.iter().map(|(_, samples)| samples).sum();
-            sending.unsaid += samples;
-            receiver.accepted_unsaid += samples;
+            let samples = payload.samples();
+            if payload.is_carried {
+                receiver.carried -= samples;
+            } else {
+                sending.unsaid += samples;
+                receiver.accepted_unsaid += samples;
+            }
             match mood {
                 Mood::Refuses => receiver.dropped += samples,
                 _ => {
@@ -197,6 +222,32 @@ impl Outputs {
         self.sending.iter().all(|sending| sending.waiting.is_empty())
     }
 
+    /// What another process continues with.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        let carried = |payload: &Payload| Payload {
+            ends: None,
+            is_carried: true,
+            ..payload.clone()
+        };
+        let waiting = |sending: &Sending| Waiting(sending.waiting.iter().map(carried).collect());
+        self.sending.iter().map(waiting).collect()
+    }
+
+    /// Continues with that.
+    pub fn carry(&mut self, waiting: &[Waiting]) {
+        for (sending, Waiting(waiting)) in self.sending.iter_mut().zip(waiting) {
+            sending.waiting = waiting.clone();
+        }
+    }
+
+    /// No start reports what was accepted: no kill ended the process.
+    pub fn said(&mut self) {
+        let mut receivers = lock(&self.receivers);
+        for (sending, receiver) in self.sending.iter_mut().zip(&mut *receivers) {
+            receiver.accepted_unsaid -= std::mem::take(&mut sending.unsaid);
+        }
+    }
+
     /// At a stop, what waits is dropped and counted.
     pub fn drop_waiting(&mut self) {
         let mut receivers = lock(&self.receivers);
@@ -209,8 +260,9 @@ impl Outputs {
             if let (Some(tally), Some(samples)) = (&self.tally, ends) {
                 tally.safe(&sending.name, OutputKind::Delivers, samples);
             }
-            let rows = sending.waiting.drain(..).flat_map(|payload| payload.rows);
-            receiver.dropped += rows.map(|(_, samples)| samples).sum::<u64>();
+            let samples: u64 = sending.waiting.drain(..).map(|payload| payload.samples()).sum();
+            receiver.dropped += samples;
+            receiver.carried = 0;
             receiver.accepted_unsaid -= std::mem::take(&mut sending.unsaid);
         }
     }
@@ -259,17 +311,23 @@ impl Consumers for Outputs {
                     timestamp: batch.bucket.timestamp,
                     rows: part.to_vec(),
                     ends: None,
+                    is_carried: false,
                 });
             }
             if batch.last {
                 let ends = Some(batch.samples_until);
                 match sending.waiting.back_mut() {
-                    Some(last) if last.timestamp == batch.bucket.timestamp && last.ends.is_none() => {
+                    Some(last)
+                        if last.timestamp == batch.bucket.timestamp
+                            && last.ends.is_none()
+                            && !last.is_carried =>
+                    {
                         last.ends = ends
                     }
                     // Nothing is left to deliver.
                     _ => {
-                        if let Some(tally) = self.tally.as_ref().filter(|_| sending.waiting.is_empty()) {
+                        let own = sending.waiting.iter().any(|payload| !payload.is_carried);
+                        if let Some(tally) = self.tally.as_ref().filter(|_| !own) {
                             tally.safe(&sending.name, OutputKind::Delivers, batch.samples_until);
                         }
                     }

@@ -41,13 +41,13 @@ impl Schedule {
     pub(super) fn check_start(&self, process: &Process, restored: u64, reported: &Reported) {
         let sent: u64 = self.sent.values().sum();
         for receiver in &*lock(&self.receivers) {
-            let name = &receiver.name;
+            let (name, carried) = (&receiver.name, receiver.carried);
             let told = reported.for_output(name) + self.forgotten.for_output(name);
             assert_eq!(
-                receiver.samples() + receiver.dropped + told + restored,
+                receiver.samples() + receiver.dropped + told + restored + carried,
                 sent + receiver.accepted_unsaid,
-                "{name}: at a start, delivered {} + dropped {} + reported {told} + continued {restored} = sent {sent} + accepted and \
-                 reported {}",
+                "{name}: at a start, delivered {} + dropped {} + reported {told} + continued {restored} + carried {carried} = sent {sent} \
+                 + accepted and reported {}",
                 receiver.samples(),
                 receiver.dropped,
                 receiver.accepted_unsaid

@@ -22,6 +22,7 @@ macro_rules! say {
 }
 
 mod checks;
+mod hand_overs;
 mod starts;
 
 use checks::Reported;
@@ -65,6 +66,9 @@ pub struct Schedule {
     continued: u64,
     pub kills: u64,
     pub stops: u64,
+    pub hand_overs: u64,
+    /// Hand-overs that failed, so that the process went on.
+    pub reclaimed: u64,
     is_verbose: bool,
 }
 
@@ -105,6 +109,8 @@ impl Schedule {
             continued: 0,
             kills: 0,
             stops: 0,
+            hand_overs: 0,
+            reclaimed: 0,
             is_verbose,
             plan,
             random,
@@ -142,6 +148,9 @@ impl Schedule {
             }
             if self.random.one_in(150) {
                 self.stop();
+            }
+            if self.random.one_in(150) {
+                self.hand_over();
             }
         }
         self.heal();
@@ -185,6 +194,9 @@ impl Schedule {
         let adding = self.adding.take();
         self.kills += 1;
         self.was_killed = true;
+        for receiver in &mut *lock(&self.receivers) {
+            receiver.dropped += std::mem::take(&mut receiver.carried);
+        }
         let Some(process) = self.process.take() else {
             say!(self, "killed while it starts or stops");
             return;
