@@ -19,9 +19,7 @@ class ColumnsVectorsTest < TestCase
   end
 
   def parts(sketch)
-    parts = []
-    sketch.each_part { |key, count| parts << [key, count] }
-    parts
+    sketch.rest.bins
   end
 
   def each_vector

@@ -410,6 +410,7 @@ module StatsD
 end
 
 require "statsd/instrument/columns/keys"
+require "statsd/instrument/columns/varints"
 require "statsd/instrument/columns/sketch"
 require "statsd/instrument/columns/payload"
 require "statsd/instrument/columns/window"

@@ -72,21 +72,16 @@ module StatsD
           point(identity, GAUGE, value, time, width)
         end
 
-        # @param sketch [Sketch]
+        # @param sketch [Sketch] at rest
         def sketch(identity, sketch, time, width)
           values = [sketch.sum, sketch.min, sketch.max]
           type = value_type(values)
           start(identity, SKETCH | type, time, width)
           values.each { |value| value(type, value) }
           signed(INTEGERS, sketch.count)
-          bins = before = 0
-          sketch.each_part do |key, count|
-            signed(BIN_KEYS, key - before)
-            unsigned(BIN_SIZES, count)
-            before = key
-            bins += 1
-          end
-          unsigned(BIN_COUNTS, bins)
+          unsigned(BIN_COUNTS, sketch.parts)
+          @columns[BIN_KEYS] << sketch.steps
+          @columns[BIN_SIZES] << sketch.sizes
         end
 
         # @return [String] the message
@@ -177,24 +172,16 @@ module StatsD
         end
 
         def signed(field, value)
-          varint(@columns[field], value.negative? ? (-value << 1) - 1 : value << 1)
+          Varints.add(@columns[field], value.negative? ? (-value << 1) - 1 : value << 1)
         end
 
         def unsigned(field, value)
-          varint(@columns[field], value)
-        end
-
-        def varint(bytes, value)
-          while value > 0x7F
-            bytes << ((value & 0x7F) | 0x80)
-            value >>= 7
-          end
-          bytes << value
+          Varints.add(@columns[field], value)
         end
 
         def append_field(bytes, field, content)
-          varint(bytes, (field << 3) | WIRE_BYTES)
-          varint(bytes, content.bytesize)
+          Varints.add(bytes, (field << 3) | WIRE_BYTES)
+          Varints.add(bytes, content.bytesize)
           bytes << content
         end
       end

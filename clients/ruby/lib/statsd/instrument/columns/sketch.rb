@@ -7,9 +7,9 @@ module StatsD
       # without loss. Keys, limits and collapsing are the agent's, bin for bin.
       # @api private
       class Sketch
-        # Before a sketch at rest has only keys that are not negative.
-        OFFSET = 32_768
-        private_constant :OFFSET
+        # The largest count of a bin as it is sent.
+        COUNT_MAX = 0xFFFF_FFFF
+        private_constant :COUNT_MAX
 
         class << self
           # Counts the lowest bins in the lowest of the highest {Keys::BINS_MAX}.
@@ -37,7 +37,8 @@ module StatsD
           @min = Float::INFINITY
           @max = -Float::INFINITY
           @counts = Hash.new(0)
-          @packed = nil
+          @steps = @sizes = nil
+          @parts = 0
         end
 
         # @param value [Float] finite
@@ -74,41 +75,39 @@ module StatsD
 
         # @return [Array<Array(Integer, Integer)>] keys and counts in the order of the keys
         def bins
-          return unpack if @packed
-
-          self.class.collapse(@counts.sort)
+          steps, counts = @steps ? [Varints.read(@steps), Varints.read(@sizes)] : sorted
+          key = 0
+          steps.zip(counts).map { |step, count| [key += (step >> 1) ^ -(step & 1), count] }
         end
 
-        # The bins as they are sent: a count beyond 32 bits is several, the rest first.
-        # @yieldparam key [Integer]
-        # @yieldparam count [Integer]
-        def each_part
-          bins.each do |key, count|
-            full, rest = count.divmod(0xFFFF_FFFF)
-            yield key, rest if rest.positive?
-            full.times { yield key, 0xFFFF_FFFF }
-          end
-        end
-
-        # Nothing is added any more, so the bins may take little memory.
+        # Nothing is added any more. The bins take little memory, and are as a payload has them: a count beyond 32 bits is
+        # several of the same key, the rest first.
         # @return [self]
         def rest
-          return self if @packed
+          return self if @steps
 
-          before = -OFFSET
-          numbers = bins.flat_map do |key, count|
-            step = key - before
-            before = key
-            [step, count]
-          end
-          @packed = numbers.pack("w*")
+          steps, counts = sorted
+          steps, counts = divide(steps, counts) if counts.max.to_i > COUNT_MAX
+          @parts = steps.size
+          @steps = Varints.write(steps)
+          @sizes = Varints.write(counts)
           @counts = nil
           self
         end
 
+        # At rest: how many parts the bins have.
+        # @return [Integer]
+        attr_reader :parts
+        # At rest: for each the difference of its key to the one before, as a signed integer of the wire.
+        # @return [String]
+        attr_reader :steps
+        # At rest: for each its count.
+        # @return [String]
+        attr_reader :sizes
+
         # @return [Integer] bytes, as long as it is at rest
         def bytes
-          @packed.bytesize
+          @steps.bytesize + @sizes.bytesize
         end
 
         # @param other [Sketch] recorded later; both are at rest
@@ -136,9 +135,28 @@ module StatsD
           @counts = Hash.new(0).merge!(self.class.collapse(@counts.sort).to_h)
         end
 
-        def unpack
-          key = -OFFSET
-          @packed.unpack("w*").each_slice(2).map { |step, count| [key += step, count] }
+        # Differences between the keys as they are on the wire, and counts.
+        def sorted
+          collapse if @counts.size > Keys::BINS_MAX
+          keys = @counts.keys.sort!
+          before = 0
+          steps = keys.map do |key|
+            step = key - before
+            before = key
+            step << 1
+          end
+          # Only the first may be negative.
+          steps[0] = (-steps[0]) - 1 if steps[0]&.negative?
+          [steps, @counts.values_at(*keys)]
+        end
+
+        def divide(steps, counts)
+          divided = steps.zip(counts).flat_map do |step, count|
+            full, rest = count.divmod(COUNT_MAX)
+            sizes = [*(rest if rest.positive?), *Array.new(full, COUNT_MAX)]
+            sizes.each_with_index.map { |size, index| [index.zero? ? step : 0, size] }
+          end
+          divided.transpose
         end
       end
     end
