@@ -100,7 +100,7 @@ fn flush(ingest: &mut Ingest, now: i64) -> Vec<Batch> {
     std::iter::from_fn(|| ingest.drain(usize::MAX)).collect()
 }
 
-/// Those that leave with it, and its samples.
+/// The points that leave with it, and its samples.
 fn leaving(batches: &mut [Batch]) -> (Vec<(String, i64, f64)>, u64) {
     let (last, others) = batches.split_last_mut().unwrap();
     assert!(last.last && others.iter().all(|batch| batch.timestamped.is_empty()));

@@ -67,9 +67,9 @@ struct UnderWay {
 #[derive(Default)]
 struct Receiver {
     under_way: Vec<UnderWay>,
-    /// How often each point arrived.
+    /// Arrivals of each point.
     arrived: BTreeMap<u64, u32>,
-    /// How often it may arrive again, because the output did not learn of it.
+    /// Of these, arrivals that the output did not learn of: it may send the point again.
     unanswered: BTreeMap<u64, u32>,
     refused: BTreeSet<u64>,
     /// Faults that a request has shown.
@@ -85,7 +85,7 @@ impl Receiver {
     }
 }
 
-/// What a process has said about the samples that a kill would cost.
+/// A process's words about the samples that a kill would cost.
 #[derive(Default)]
 struct Told {
     begun: AtomicBool,
@@ -259,7 +259,7 @@ macro_rules! say {
 
 /// Everything that can happen without time or answers has.
 async fn quiet() {
-    // The runtime's own time stands still while a task or the disk has work.
+    // The runtime's own time does not pass while a task or the disk has work.
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
@@ -545,7 +545,7 @@ impl Schedule {
         })));
     }
 
-    /// What follows from something that took time, once it has ended.
+    /// Continues after something that took time, once it has ended.
     async fn conclude(&mut self) {
         let Some(busy) = self.busy.take_if(|busy| busy.is_done()) else {
             return;

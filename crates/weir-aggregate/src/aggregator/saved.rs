@@ -49,12 +49,12 @@ impl Aggregator {
         of_kinds + self.counts[AggregateCounter::Copied] + self.kept_samples
     }
 
-    /// How many rows the timestamped samples have that leave with the open bucket.
+    /// Rows of timestamped samples that leave with the open bucket.
     pub fn kept_rows(&self) -> usize {
         self.kept.len()
     }
 
-    /// Those of a range of rows that have changed after a change, or all of them. The time of each is its timestamp.
+    /// The entries of a range of such rows that have changed after a change, or all of them. The time of each is its timestamp.
     pub fn kept_changes(
         &self,
         rows: Range<usize>,

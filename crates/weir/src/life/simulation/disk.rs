@@ -38,7 +38,7 @@ struct Machine {
     random: Random,
     /// The number of the newest process.
     newest: u64,
-    /// Those that may use it: one, or two during a hand-over.
+    /// The processes that may use it: one, or two during a hand-over.
     alive: Vec<u64>,
     /// Operations until it is killed.
     until_kill: Option<u64>,

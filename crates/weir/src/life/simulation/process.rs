@@ -83,7 +83,7 @@ pub struct Process {
     with_sums: bool,
 }
 
-/// What a process has given to the next one, besides the file.
+/// Everything that a process has given to the next one, besides the file.
 #[derive(Default)]
 pub struct Passed {
     pub waiting: Vec<Waiting>,
@@ -358,7 +358,7 @@ impl Process {
         self.saver.reclaim();
     }
 
-    /// Only the books that were passed say what becomes of payloads that wait.
+    /// Payloads that wait are lost, and only the books that were passed have them.
     pub fn drop_waiting(&mut self) {
         self.outputs().said();
         self.outputs().drop_waiting();

@@ -76,7 +76,7 @@ struct Payload {
     rows: Vec<(String, u64)>,
     /// With the last one of a bucket: the samples until its end.
     ends: Option<u64>,
-    /// It comes from the process before.
+    /// It comes from the previous process.
     is_carried: bool,
 }
 
@@ -222,7 +222,7 @@ impl Outputs {
         self.sending.iter().all(|sending| sending.waiting.is_empty())
     }
 
-    /// What another process continues with.
+    /// The payloads that another process continues with.
     pub fn waiting(&self) -> Vec<Waiting> {
         let carried = |payload: &Payload| Payload {
             ends: None,
