@@ -1,8 +1,8 @@
 //! The state of the previous process, and the state that this one saves.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufWriter};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +19,10 @@ use crate::state::disk::Source;
 use crate::state::tally::Head;
 use crate::state::{
     Content, Encoded, KilledTally, Meta, NumberNotes, PendingState, PreviousState, PutSums, SavedPayloads,
-    StateDir, StateError, StateWriter, Tally, TransferWriter, newest, recover,
+    StateDir, StateError, Tally, newest, recover,
 };
+
+mod transfer;
 
 /// Room for the books, and for more contexts that arrive meanwhile.
 const BOOKS_BYTES: u64 = 64 << 10;
@@ -543,15 +545,6 @@ impl StateSaver {
             .ok()
     }
 
-    /// The process that was to take over has failed, and this one continues.
-    pub fn reclaim(&self) {
-        if let Some(directory) = &self.directory {
-            directory.reclaim();
-            self.progress.start_over();
-        }
-        self.set_ended(false);
-    }
-
     /// The directory's lock.
     pub fn lock(&self) -> Option<BorrowedFd<'_>> {
         self.directory.as_ref().and_then(StateDir::lock)
@@ -562,52 +555,8 @@ impl StateSaver {
         self.set_ended(true);
     }
 
-    /// Nothing more is saved until [`StateSaver::reclaim`]: another process may write these files.
-    fn rest(&self) {
-        self.set_ended(true);
-    }
-
     fn set_ended(&self, is_ended: bool) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = is_ended;
-    }
-
-    /// Whether files of this process alone say what a kill leaves: books, sums and a checkpoint of every worker. Before that, what it began
-    /// with counts, and another process that takes over would replace it. If that one fails, it would be missing.
-    pub fn is_independent(&self) -> bool {
-        if self.has_kept.load(Ordering::Acquire) {
-            self.remove_base();
-        }
-        fixes::lacks(Rule::HandOversWaitForOwnFiles) || !self.has_base.load(Ordering::Acquire)
-    }
-
-    /// Destination of the state that another process continues.
-    pub fn transfer(&self) -> io::Result<TransferWriter> {
-        let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        self.rest();
-        StateWriter::new(BufWriter::new(directory.transfer()?))
-    }
-
-    /// The file with that, once it is finished.
-    pub fn transferred(&self) -> io::Result<OwnedFd> {
-        let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        directory.transferred()
-    }
-
-    /// Adds to it what there is besides pieces of the workers' buckets, and outputs.
-    pub fn finish_transfer(
-        &self,
-        transfer: &mut TransferWriter,
-        workers: &[SavedBucket],
-        books: &Status,
-        now: i64,
-    ) -> io::Result<()> {
-        if let Some(directory) = &self.directory {
-            transfer.meta(&self.meta(directory, workers, now))?;
-        }
-        transfer.timestamped(workers.iter().flat_map(|worker| &worker.timestamped))?;
-        transfer.clients(&clients(workers))?;
-        transfer.books(books)?;
-        transfer.finish().map(drop)
     }
 
     /// Facts about the open bucket of these workers.

@@ -169,10 +169,6 @@ impl<W: Write> StateWriter<W> {
         Ok(self.bytes + 4)
     }
 
-    pub fn to(&self) -> &W {
-        &self.to
-    }
-
     pub fn to_mut(&mut self) -> &mut W {
         &mut self.to
     }
@@ -430,7 +426,7 @@ mod tests {
         writer.meta(&meta).unwrap();
         writer.books(&Status::default()).unwrap();
         writer.finish().unwrap();
-        let file = writer.to().get_ref().try_clone().unwrap();
+        let file = writer.to_mut().get_mut().try_clone().unwrap();
         let mut content = read_from(Arc::new(file), 1 << 20).unwrap();
         let buckets = content.buckets(2);
         assert!(buckets.iter().all(|bucket| bucket.encoded.bytes == 0));
