@@ -154,7 +154,7 @@ fn series(at: usize) -> (Identity, State) {
             values().for_each(|value| sketch.insert_one(value));
             (
                 Kind::Distribution,
-                State::Distribution(Distribution::new(&sketch, 0.0)),
+                Distribution::new(&sketch, 0.0).into(),
             )
         }
         8 => (

@@ -62,7 +62,7 @@ fn state(kind: Kind, agent: usize, at: usize) -> State {
         Kind::Distribution => {
             let mut sketch = Sketch::new();
             values.for_each(|value| sketch.insert_one(value));
-            State::Distribution(Distribution::new(&sketch, 0.0))
+            Distribution::new(&sketch, 0.0).into()
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use weir_state::{AgentId, Bounds, Header, Publication, Record};
+use weir_state::{AgentId, Bounds, Header, Packer, Publication, Record};
 
 use crate::Plan;
 use crate::agent::{AgentEpochs, End};
-use crate::bucket::Room;
+use crate::bucket::Limits;
 use crate::ledger::{Ledger, Missing};
 use crate::log::{Commit, Message, Quarantined};
 use crate::quarantine::{QuarantineReason, QuarantinedRecord};
@@ -43,6 +43,8 @@ pub struct Settings {
     pub bounds: Bounds,
     /// Random seed of hashes. Senders do not know it, so they cannot cause collisions. It does not affect results.
     pub hash_seed: u64,
+    /// Threads that close a bucket, which does not affect results either. Each takes [`weir_state::THREAD_BYTES`] beside `memory`.
+    pub threads: usize,
 }
 
 impl Default for Settings {
@@ -56,6 +58,7 @@ impl Default for Settings {
             agents_max: 200_000,
             bounds: Bounds::default(),
             hash_seed: 0,
+            threads: 1,
         }
     }
 }
@@ -129,6 +132,7 @@ pub struct Merge {
     quarantined: Vec<Quarantined>,
     /// The newest quarantined records.
     refused: VecDeque<QuarantinedRecord>,
+    packer: Packer,
 }
 
 impl Merge {
@@ -146,6 +150,7 @@ impl Merge {
             ready: Vec::new(),
             quarantined: Vec::new(),
             refused: VecDeque::new(),
+            packer: Packer::default(),
         }
     }
 
@@ -326,7 +331,8 @@ impl Merge {
         record: &Record,
         place: RecordFacts,
     ) -> MergeOutcome {
-        let (room, bounds) = self.room();
+        let (memory, held) = (self.settings.memory, self.bytes());
+        let bounds = self.bounds(held);
         let (seed, now) = (self.settings.hash_seed, self.seconds());
         let (header, offset) = (&record.header, message.offset);
         let bucket = (header.bucket_start, header.bucket_width);
@@ -337,7 +343,12 @@ impl Merge {
             true => stream.correction(bucket, seed, offset, message.appended),
             false => stream.open(bucket, seed, offset, message.appended),
         };
-        let added = open.bucket.add(record, room, &bounds);
+        let others = held.saturating_sub(open.bucket.bytes());
+        let limits = Limits {
+            plenty: memory.saturating_sub(others),
+            scarce: (memory + memory / 8).saturating_sub(others),
+        };
+        let added = open.bucket.add(record, limits, &bounds);
         open.added.overflowed += added.overflowed;
         open.added.dropped += added.dropped;
         open.last_offset = offset;
@@ -348,27 +359,25 @@ impl Merge {
         }
     }
 
-    /// Room for the next record, given the memory.
-    fn room(&self) -> (Room, Bounds) {
-        let (memory, bytes) = (self.settings.memory, self.bytes());
-        let room = match bytes {
-            bytes if bytes < memory => Room::Plenty,
-            bytes if bytes < memory + memory / 8 => Room::Scarce,
-            _ => Room::None,
-        };
+    /// Limits of states while this many bytes are held.
+    fn bounds(&self, held: usize) -> Bounds {
         let mut bounds = self.settings.bounds;
-        if bytes > memory / 4 * 3 {
+        if held > self.settings.memory / 4 * 3 {
             bounds.samples = bounds.samples.min(256);
             bounds.members = bounds.members.min(512);
             bounds.member_bytes = bounds.member_bytes.min(16 << 10);
         }
-        (room, bounds)
+        bounds
     }
 
-    /// Bytes held, estimated.
+    /// Bytes held, estimated, with those that closing the largest bucket takes.
     pub fn bytes(&self) -> usize {
-        let streams = self.streams.values().map(Stream::bytes);
-        self.agents.len() * AGENT_BYTES + streams.sum::<usize>()
+        let (mut held, mut closing) = (self.agents.len() * AGENT_BYTES, 0);
+        for stream in self.streams.values() {
+            held += stream.bytes();
+            closing = closing.max(stream.closing_bytes());
+        }
+        held + closing
     }
 
     fn count(&mut self, message: &Message, outcome: MergeOutcome) {
@@ -438,18 +447,19 @@ impl Merge {
         let now = self.time.now()?;
         let grace = self.settings.grace.saturating_mul(1000);
         let is_known = self.known_from.is_some_and(|from| now >= from);
-        let (bytes, memory) = (self.bytes(), self.settings.memory);
-        let (stream, agents) = (self.streams.get_mut(key)?, &self.agents);
+        let stream = self.streams.get(key)?;
         if let Some(start) = stream.left_ahead(now, grace) {
             return Some(start);
         }
         let (start, is_over) = stream.oldest(now, grace, key.width)?;
         let end = start.saturating_add(i64::from(key.width)).saturating_mul(1000);
         // Rather late than without its tags.
-        let is_short = bytes > memory / 4 * 3 && end.saturating_add(grace) <= now;
-        if is_over || is_short {
+        let is_short =
+            || end.saturating_add(grace) <= now && self.bytes() > self.settings.memory / 4 * 3;
+        if is_over || is_short() {
             return Some(start);
         }
+        let (stream, agents) = (self.streams.get_mut(key)?, &self.agents);
         // Agents spread their sending over the following bucket. Until its end a new agent may still send.
         let ended = stream.open.get(&start)?.ended_in_time(start, key.width);
         let is_passed = is_known
@@ -497,11 +507,13 @@ impl Merge {
         }
         self.counts.overflowed_states += open.added.overflowed;
         self.counts.dropped_states += open.added.dropped;
-        let table = open.bucket.into_table(self.settings.bounds);
         let bucket = (start, key.width);
-        let (results, too_large) = BucketResult::encode(&key.tenant, bucket, occasion, states, &table);
+        let header = BucketResult::header(&key.tenant, bucket);
+        let (records, too_large) =
+            weir_state::encode_rows(&open.bucket, &header, self.settings.threads, &mut self.packer);
+        let results = BucketResult::encode(&key.tenant, bucket, occasion, states, records);
         self.ready.extend(results);
-        self.counts.too_large_series += too_large;
+        self.counts.too_large_series += too_large.series;
     }
 
     /// Forgets everything older than this: such records would be refused.

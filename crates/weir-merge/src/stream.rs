@@ -299,6 +299,12 @@ impl Stream {
             + self.members.len() * (size_of::<(AgentId, Member)>() + 16)
     }
 
+    /// Bytes that closing the largest bucket takes besides.
+    pub fn closing_bytes(&self) -> usize {
+        let all = self.open.values().chain(self.corrections.values());
+        all.map(|open| open.bucket.closing_bytes()).max().unwrap_or(0)
+    }
+
     /// `now`: the second of the log's clock.
     pub fn status(&self, key: &StreamKey, now: i64) -> StreamStatus {
         let oldest = self.open.first_key_value().map(|(start, _)| *start);

@@ -248,9 +248,9 @@ fn every_form_is_read_by_a_program_from_the_page() {
     }
     add(
         Kind::Distribution,
-        State::Distribution(Distribution::new(&sketch, 0.25)),
+        Distribution::new(&sketch, 0.25).into(),
     );
-    add(Kind::Distribution, State::Distribution(Distribution::default()));
+    add(Kind::Distribution, Distribution::default().into());
     let record = publisher.close(true).records.remove(0).bytes;
     assert_eq!(record[1] & 1, 1, "it is compressed");
     assert_eq!(

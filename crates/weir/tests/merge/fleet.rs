@@ -173,6 +173,6 @@ pub fn distribution(name: &str, values: impl IntoIterator<Item = f64>) -> (Ident
     let distribution = Distribution::new(&sketch, 0.0);
     (
         identity(Kind::Distribution, name, &[]),
-        State::Distribution(distribution),
+        distribution.into(),
     )
 }
