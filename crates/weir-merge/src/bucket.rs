@@ -95,7 +95,7 @@ enum Room {
     None,
 }
 
-/// The bytes of a bucket up to which there is room.
+/// The bytes of a bucket, with those that closing it takes, up to which there is room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub plenty: usize,
@@ -145,7 +145,7 @@ impl Bucket {
         self.expected = 0;
         let mut added = Added::default();
         for series in record.numbered() {
-            let room = limits.room(self.bytes());
+            let room = limits.room(self.bytes() + self.closing_bytes());
             self.translate(&texts, &series, room);
             match self.find() {
                 Ok(at) => self.merge(at, series.facts, series.state, bounds),
@@ -267,6 +267,7 @@ impl Bucket {
         size_of::<Self>()
             + self.texts.heap_bytes()
             + self.keys.capacity()
+            + self.translated.capacity() * 4
             + self.series.bytes()
             + self.index.allocation_size()
             + self.heap_of_states

@@ -14,7 +14,7 @@ use crate::quarantine::{QuarantineReason, QuarantinedRecord};
 use crate::results::{BucketResult, Occasion};
 use crate::sequence::{RecordCheck, RecordFacts};
 use crate::snapshot::{COUNT_MAX, SavedStream, Snapshot, SnapshotError};
-use crate::stream::{PendingBucket, Stream, StreamKey, StreamStatus};
+use crate::stream::{PendingBucket, Stream, StreamKey, StreamStatus, Terms};
 use crate::time::LogTime;
 
 /// Maximum tenants and widths of one partition. Senders choose these names.
@@ -343,7 +343,7 @@ impl Merge {
             true => stream.correction(bucket, seed, offset, message.appended),
             false => stream.open(bucket, seed, offset, message.appended),
         };
-        let others = held.saturating_sub(open.bucket.bytes());
+        let others = held.saturating_sub(open.bucket.bytes() + open.bucket.closing_bytes());
         let limits = Limits {
             plenty: memory.saturating_sub(others),
             scarce: (memory + memory / 8).saturating_sub(others),
@@ -434,8 +434,14 @@ impl Merge {
         if self.next < self.read_before {
             return;
         }
-        let keys: Vec<StreamKey> = self.streams.keys().cloned().collect();
-        for key in keys {
+        let Some(terms) = self.terms() else { return };
+        // Each record asks, and seldom is a bucket due.
+        let (agents, streams) = (&self.agents, self.streams.iter_mut());
+        let due = streams.filter_map(|(key, stream)| {
+            let is_due = stream.due(key.width, &terms, agents).is_some();
+            is_due.then(|| key.clone())
+        });
+        for key in due.collect::<Vec<_>>() {
             while let Some(start) = self.due(&key) {
                 self.close(&key, start);
             }
@@ -444,30 +450,19 @@ impl Merge {
 
     /// The next bucket to close.
     fn due(&mut self, key: &StreamKey) -> Option<i64> {
+        let terms = self.terms()?;
+        let stream = self.streams.get_mut(key)?;
+        stream.due(key.width, &terms, &self.agents)
+    }
+
+    fn terms(&self) -> Option<Terms> {
         let now = self.time.now()?;
-        let grace = self.settings.grace.saturating_mul(1000);
-        let is_known = self.known_from.is_some_and(|from| now >= from);
-        let stream = self.streams.get(key)?;
-        if let Some(start) = stream.left_ahead(now, grace) {
-            return Some(start);
-        }
-        let (start, is_over) = stream.oldest(now, grace, key.width)?;
-        let end = start.saturating_add(i64::from(key.width)).saturating_mul(1000);
-        // Rather late than without its tags.
-        let is_short =
-            || end.saturating_add(grace) <= now && self.bytes() > self.settings.memory / 4 * 3;
-        if is_over || is_short() {
-            return Some(start);
-        }
-        let (stream, agents) = (self.streams.get_mut(key)?, &self.agents);
-        // Agents spread their sending over the following bucket. Until its end a new agent may still send.
-        let ended = stream.open.get(&start)?.ended_in_time(start, key.width);
-        let is_passed = is_known
-            && ended.saturating_add(i64::from(key.width) * 1000) <= now
-            && stream.is_passed(start, key.width, |agent, bucket| {
-                agents.get(&agent).is_some_and(|agent| agent.has_hole_at(bucket))
-            });
-        is_passed.then_some(start)
+        Some(Terms {
+            now,
+            grace: self.settings.grace.saturating_mul(1000),
+            is_known: self.known_from.is_some_and(|from| now >= from),
+            is_full: self.bytes() > self.settings.memory / 4 * 3,
+        })
     }
 
     fn close(&mut self, key: &StreamKey, start: i64) {
@@ -554,13 +549,11 @@ impl Merge {
     }
 
     fn correct(&mut self) {
-        let keys: Vec<StreamKey> = self.streams.keys().cloned().collect();
-        for key in keys {
-            let corrections = self
-                .streams
-                .get_mut(&key)
-                .map(|stream| std::mem::take(&mut stream.corrections));
-            for (start, open) in corrections.unwrap_or_default() {
+        let streams = self.streams.iter_mut();
+        let with_corrections = streams.filter(|(_, stream)| !stream.corrections.is_empty());
+        let all = with_corrections.map(|(key, stream)| (key.clone(), std::mem::take(&mut stream.corrections)));
+        for (key, corrections) in all.collect::<Vec<_>>() {
+            for (start, open) in corrections {
                 self.counts.corrections += 1;
                 self.counts.late += open.records.len() as u64;
                 let through = open.last_offset;

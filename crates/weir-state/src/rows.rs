@@ -89,6 +89,7 @@ pub fn encode_rows<R: Rows>(
     threads: usize,
     packer: &mut Packer,
 ) -> (Vec<Vec<u8>>, TooLarge) {
+    let threads = if rows.len() < threads::ALONE { 1 } else { threads };
     let encoding = Encoding::new(rows, first.agent, threads);
     let mut pieces = encoding.pieces(threads);
     let (parts, too_large) = encoding.parts(&mut pieces);

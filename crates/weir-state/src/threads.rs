@@ -4,8 +4,13 @@ use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering as Memory};
 use std::thread::{Builder, scope};
 
-/// A list is not sorted on another thread below this length: starting one costs about as much.
-const SORTED_ALONE: usize = 1 << 14;
+/// Below this number of entries one thread does all: starting another one costs about as much.
+pub(crate) const ALONE: usize = 1 << 14;
+
+/// A thread that helps the one that closes a bucket.
+fn builder() -> Builder {
+    Builder::new().name("closing".to_owned())
+}
 
 /// The results of all jobs, by their numbers. Each thread has a state of its own, as a compressor; the caller is one of them and has `own`.
 /// A thread that cannot be started is done without.
@@ -32,7 +37,7 @@ pub(crate) fn map<S, T: Send>(
     };
     let mut all = scope(|scope| {
         let start = |_| {
-            let started = Builder::new().spawn_scoped(scope, || work(&mut other()));
+            let started = builder().spawn_scoped(scope, || work(&mut other()));
             started.ok()
         };
         let others: Vec<_> = (1..threads.min(jobs)).filter_map(start).collect();
@@ -55,7 +60,7 @@ where
     T: Send,
     F: Fn(&T, &T) -> Ordering + Sync,
 {
-    if threads < 2 || list.len() < SORTED_ALONE {
+    if threads < 2 || list.len() < ALONE {
         list.sort_unstable_by(order);
         return;
     }
@@ -63,7 +68,7 @@ where
     let middle = list.len() / threads * lower;
     let (before, _, behind) = list.select_nth_unstable_by(middle, order);
     let is_started = scope(|scope| {
-        let started = Builder::new().spawn_scoped(scope, move || sort(lower, before, order));
+        let started = builder().spawn_scoped(scope, move || sort(lower, before, order));
         sort(threads - lower, behind, order);
         started.is_ok()
     });
@@ -79,7 +84,7 @@ mod tests {
     #[test]
     fn any_number_of_threads_gives_the_order_of_one() {
         let scattered = |number: u32| number.wrapping_mul(0x9e37_79b1);
-        for len in [0, 1, SORTED_ALONE as u32 - 1, 100_000] {
+        for len in [0, 1, ALONE as u32 - 1, 100_000] {
             let mut sorted: Vec<u32> = (0..len).map(scattered).collect();
             sorted.sort_unstable();
             for threads in 1..9 {
