@@ -217,7 +217,7 @@ impl Fleet {
     /// The receivers of an output accept nothing, or all again. Those of both groups are at the same place.
     fn kill_receiver(&mut self, output: usize, is_dead: bool) {
         self.receivers[output].is_dead = is_dead;
-        for (_, receivers) in &mut self.other {
+        if let Some((_, receivers)) = &mut self.other {
             receivers[output].is_dead = is_dead;
         }
     }

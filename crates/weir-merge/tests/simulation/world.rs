@@ -272,7 +272,12 @@ impl Log for SimulatedLog {
         if world.random.one_in(world.faults.fetch_fails) {
             return Err(Unreachable);
         }
-        let at = &world.of(group_of(self.owner))[partition as usize];
+        // Of two fields, so that the random numbers are free.
+        let partitions = match group_of(self.owner) {
+            Group::First => &world.partitions,
+            Group::Other => &world.others,
+        };
+        let at = &partitions[partition as usize];
         let end = at.messages.len() as u64;
         let from = from.max(at.start).min(end);
         let next = end.min(from + 1 + world.random.below(20));
@@ -380,7 +385,10 @@ impl Log for SimulatedLog {
         let output = self.output.expect("of an output");
         let mut world = self.world.borrow_mut();
         let world = &mut *world;
-        let partitions = world.of_mut(group_of(self.owner));
+        let partitions = match group_of(self.owner) {
+            Group::First => &mut world.partitions,
+            Group::Other => &mut world.others,
+        };
         let sent = partitions[partition as usize].sent.get_mut(&output);
         let sent = sent.expect("it was assigned");
         if generation != sent.generation {
