@@ -14,7 +14,7 @@ use crate::quarantine::{QuarantineReason, QuarantinedRecord};
 use crate::results::{BucketResult, Occasion};
 use crate::sequence::{RecordCheck, RecordFacts};
 use crate::snapshot::{COUNT_MAX, SavedStream, Snapshot, SnapshotError};
-use crate::stream::{PendingBucket, Stream, StreamKey, StreamStatus, Terms};
+use crate::stream::{Due, PendingBucket, Stream, StreamKey, StreamStatus, Terms};
 use crate::time::LogTime;
 
 /// Maximum tenants and widths of one partition. Senders choose these names.
@@ -438,7 +438,7 @@ impl Merge {
         // Each record asks, and seldom is a bucket due.
         let (agents, streams) = (&self.agents, self.streams.iter_mut());
         let due = streams.filter_map(|(key, stream)| {
-            let is_due = stream.due(key.width, &terms, agents).is_some();
+            let is_due = stream.due(key.width, &terms, agents) != Due::No;
             is_due.then(|| key.clone())
         });
         for key in due.collect::<Vec<_>>() {
@@ -452,7 +452,12 @@ impl Merge {
     fn due(&mut self, key: &StreamKey) -> Option<i64> {
         let terms = self.terms()?;
         let stream = self.streams.get_mut(key)?;
-        stream.due(key.width, &terms, &self.agents)
+        match stream.due(key.width, &terms, &self.agents) {
+            Due::Now(start) => Some(start),
+            // Rather late than without its tags.
+            Due::IfFull(start) => (self.bytes() > self.settings.memory / 4 * 3).then_some(start),
+            Due::No => None,
+        }
     }
 
     fn terms(&self) -> Option<Terms> {
@@ -461,7 +466,6 @@ impl Merge {
             now,
             grace: self.settings.grace.saturating_mul(1000),
             is_known: self.known_from.is_some_and(|from| now >= from),
-            is_full: self.bytes() > self.settings.memory / 4 * 3,
         })
     }
 

@@ -67,8 +67,15 @@ pub(crate) struct Terms {
     pub grace: i64,
     /// All agents are known.
     pub is_known: bool,
-    /// Three quarters of the memory are used.
-    pub is_full: bool,
+}
+
+/// The next bucket to close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    No,
+    /// It still waits for agents, unless memory is short.
+    IfFull(i64),
+    Now(i64),
 }
 
 /// A closed bucket.
@@ -288,26 +295,35 @@ impl Stream {
     }
 
     /// The next bucket to close.
-    pub fn due(&mut self, width: u32, terms: &Terms, agents: &BTreeMap<AgentId, AgentEpochs>) -> Option<i64> {
+    pub fn due(&mut self, width: u32, terms: &Terms, agents: &BTreeMap<AgentId, AgentEpochs>) -> Due {
+        if self.open.is_empty() {
+            return Due::No;
+        }
         let &Terms { now, grace, .. } = terms;
         if let Some(start) = self.left_ahead(now, grace) {
-            return Some(start);
+            return Due::Now(start);
         }
-        let (start, is_over) = self.oldest(now, grace, width)?;
-        let end = start.saturating_add(i64::from(width)).saturating_mul(1000);
-        // Rather late than without its tags.
-        let is_short = terms.is_full && end.saturating_add(grace) <= now;
-        if is_over || is_short {
-            return Some(start);
-        }
+        let Some((start, is_over)) = self.oldest(now, grace, width) else {
+            return Due::No;
+        };
         // Agents spread their sending over the following bucket. Until its end a new agent may still send.
-        let ended = self.open.get(&start)?.ended_in_time(start, width);
-        let is_passed = terms.is_known
-            && ended.saturating_add(i64::from(width) * 1000) <= now
-            && self.is_passed(start, width, |agent, bucket| {
-                agents.get(&agent).is_some_and(|agent| agent.has_hole_at(bucket))
-            });
-        is_passed.then_some(start)
+        let open = self.open.get(&start);
+        let ended = open.map_or(i64::MAX, |open| open.ended_in_time(start, width));
+        let mut is_passed = || {
+            terms.is_known
+                && ended.saturating_add(i64::from(width) * 1000) <= now
+                && self.is_passed(start, width, |agent, bucket| {
+                    agents.get(&agent).is_some_and(|agent| agent.has_hole_at(bucket))
+                })
+        };
+        let end = start.saturating_add(i64::from(width)).saturating_mul(1000);
+        if is_over || is_passed() {
+            Due::Now(start)
+        } else if end.saturating_add(grace) <= now {
+            Due::IfFull(start)
+        } else {
+            Due::No
+        }
     }
 
     /// A bucket of a clock that was ahead, whose time is over although it is in the future. It does not wait for others, and they not for it.

@@ -1,6 +1,6 @@
 //! One schedule: a fleet and its events.
 
-use weir_merge::{Owner, Settings};
+use weir_merge::{Owner, OwnerTurn, Settings};
 use weir_state::Bounds;
 
 use super::agents::{Agent, MAX_SKEW, Network, Truths};
@@ -71,10 +71,15 @@ pub fn start_owner(world: &Shared, number: usize) -> Place {
 }
 
 impl Place {
-    fn turns(&mut self, world: &Shared, receivers: &mut [Receiver], random: &mut Random) {
+    fn turns(&mut self, world: &Shared, receivers: &mut [Receiver], random: &mut Random) -> bool {
+        let mut has_changed = false;
         for _ in 0..3 {
-            if self.owner.turn().is_err() {
-                break;
+            match self.owner.turn() {
+                Ok(turn) => has_changed |= turn != OwnerTurn::default(),
+                Err(_) => {
+                    has_changed = true;
+                    break;
+                }
             }
         }
         for (output, sending) in self.outputs.iter_mut().enumerate() {
@@ -83,8 +88,10 @@ impl Place {
                 if !sending.step(world, &mut receivers[output], &POLICIES[output]) {
                     break;
                 }
+                has_changed = true;
             }
         }
+        has_changed
     }
 }
 
@@ -188,14 +195,16 @@ impl Fleet {
         (0..seconds).for_each(|_| self.second());
     }
 
-    /// Each owner reads a few times. After an error of its log it tries again in the next turn.
-    pub fn turns(&mut self) {
+    /// Each owner reads a few times. After an error of its log it tries again in the next turn. `false`: nothing has changed.
+    pub fn turns(&mut self) -> bool {
+        let mut has_changed = false;
         for place in self.owners.iter_mut().filter(|place| !place.is_stopped) {
-            place.turns(&self.world, &mut self.receivers, &mut self.random_of_outputs);
+            has_changed |= place.turns(&self.world, &mut self.receivers, &mut self.random_of_outputs);
         }
         if let Some((place, receivers)) = &mut self.other {
-            place.turns(&self.world, receivers, &mut self.random_of_outputs);
+            has_changed |= place.turns(&self.world, receivers, &mut self.random_of_outputs);
         }
+        has_changed
     }
 
     /// Kills an owner and starts another one. It gets its partitions with the next rebalance.
@@ -252,13 +261,18 @@ impl Fleet {
                 self.seconds(10);
             }
         }
-        for _ in 0..200 {
-            self.turns();
-        }
+        self.finish();
         // Late series that wait for another bucket in vain are given after a while.
         self.seconds(100);
+        self.finish();
+    }
+
+    /// Turns until one changes nothing: without faults and without time passing, no later one would.
+    fn finish(&mut self) {
         for _ in 0..200 {
-            self.turns();
+            if !self.turns() {
+                return;
+            }
         }
     }
 
