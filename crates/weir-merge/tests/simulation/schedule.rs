@@ -73,8 +73,11 @@ pub fn start_owner(world: &Shared, number: usize) -> Place {
 impl Place {
     fn turns(&mut self, world: &Shared, receivers: &mut [Receiver], random: &mut Random) -> bool {
         let mut has_changed = false;
+        let is_calm = world.borrow().faults == Faults::default();
         for _ in 0..3 {
             match self.owner.turn() {
+                // At the same time nothing else comes.
+                Ok(turn) if turn == OwnerTurn::default() && is_calm => break,
                 Ok(turn) => has_changed |= turn != OwnerTurn::default(),
                 Err(_) => {
                     has_changed = true;

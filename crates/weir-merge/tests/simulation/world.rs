@@ -16,7 +16,7 @@ use crate::support::decoded;
 pub struct Unreachable;
 
 /// Frequency of each fault: one in this many cases; zero for never.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub fetch_fails: u64,
     /// Messages are returned in another order, some twice, and some earlier ones.

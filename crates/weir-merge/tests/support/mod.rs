@@ -80,7 +80,11 @@ impl Writer {
         assert_eq!(too_large.series, 0);
         self.sequence += records.len() as u64;
         let states = |bytes: &Vec<u8>| Record::decode(bytes).unwrap().len() as u64;
-        self.states += records.iter().map(states).sum::<u64>();
+        self.states += match records.len() {
+            1 => table.len() as u64,
+            // A set may be in several.
+            _ => records.iter().map(states).sum(),
+        };
         records
     }
 
