@@ -144,16 +144,20 @@ impl Bucket {
         self.translated.resize(texts.len(), UNKNOWN);
         self.expected = 0;
         let mut added = Added::default();
+        let mut room = limits.room(self.bytes() + self.closing_bytes());
         for series in record.numbered() {
-            let room = limits.room(self.bytes() + self.closing_bytes());
             self.translate(&texts, &series, room);
             match self.find() {
-                Ok(at) => self.merge(at, series.facts, series.state, bounds),
+                Ok(at) => {
+                    self.merge(at, series.facts, series.state, bounds);
+                    continue;
+                }
                 Err(hash) if room == Room::Plenty => {
                     self.insert(hash, series.facts, series.state, bounds);
                 }
                 Err(_) => self.overflow(texts[series.name as usize], &series, room, bounds, &mut added),
             }
+            room = limits.room(self.bytes() + self.closing_bytes());
         }
         added
     }

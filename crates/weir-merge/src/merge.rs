@@ -555,7 +555,8 @@ impl Merge {
     fn correct(&mut self) {
         let streams = self.streams.iter_mut();
         let with_corrections = streams.filter(|(_, stream)| !stream.corrections.is_empty());
-        let all = with_corrections.map(|(key, stream)| (key.clone(), std::mem::take(&mut stream.corrections)));
+        let all =
+            with_corrections.map(|(key, stream)| (key.clone(), std::mem::take(&mut stream.corrections)));
         for (key, corrections) in all.collect::<Vec<_>>() {
             for (start, open) in corrections {
                 self.counts.corrections += 1;

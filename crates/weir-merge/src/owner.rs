@@ -87,17 +87,18 @@ impl<L: Log> Owner<L> {
             memory,
             turn: &mut turn,
         };
-        self.held.retain(|partition, held| match reading.read(*partition, held) {
-            Err(CommitError::Fenced) => {
-                reading.turn.fenced += 1;
-                false
-            }
-            Err(CommitError::Log(error)) => {
-                failed.get_or_insert(error);
-                true
-            }
-            Ok(()) => true,
-        });
+        self.held
+            .retain(|partition, held| match reading.read(*partition, held) {
+                Err(CommitError::Fenced) => {
+                    reading.turn.fenced += 1;
+                    false
+                }
+                Err(CommitError::Log(error)) => {
+                    failed.get_or_insert(error);
+                    true
+                }
+                Ok(()) => true,
+            });
         failed.map_or(Ok(turn), Err)
     }
 
@@ -127,7 +128,6 @@ impl<L: Log> Owner<L> {
     pub fn held(&self) -> usize {
         self.held.len()
     }
-
 }
 
 /// A turn.

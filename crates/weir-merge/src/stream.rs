@@ -58,7 +58,7 @@ pub(crate) struct PendingBucket {
     pub records: Vec<(AgentId, u64, RecordFacts)>,
 }
 
-/// What decides about closing beside the buckets. Times are milliseconds.
+/// Terms of closing beside the buckets. Times are milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// The log's clock.

@@ -1,6 +1,6 @@
 //! A merge counts its own memory: that count bounds what it takes from the allocator.
 // A global allocator is unsafe by nature; this one only counts on the way to the system's.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, clippy::disallowed_macros)]
 
 mod support;
 
@@ -111,7 +111,11 @@ fn a_flood_of_series_stays_within_the_memory() {
     merge.tick((START + 1000) * 1000);
     commit(&mut merge);
     assert_eq!(sums.to_f64(), f64::from(SERIES) * BUCKETS as f64);
-    assert!(merge.counts().overflowed_states > u64::from(SERIES), "{:?}", merge.counts());
+    assert!(
+        merge.counts().overflowed_states > u64::from(SERIES),
+        "{:?}",
+        merge.counts()
+    );
     assert!(most > memory as i64 / 2, "{most}: it was never full");
     let bound = memory as i64 * 5 / 4 + read + THREAD_BYTES as i64;
     assert!(most < bound, "{most} of {bound}, of which {read} for reading");

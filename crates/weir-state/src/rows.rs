@@ -70,7 +70,7 @@ struct Piece {
     bytes: u32,
 }
 
-/// What one thread needs to write records.
+/// Kept by one thread from record to record.
 #[derive(Default)]
 struct Scratch {
     packer: Packer,
@@ -98,12 +98,18 @@ pub fn encode_rows<R: Rows>(
         packer: std::mem::take(packer),
         ..Scratch::default()
     };
-    let records = threads::map(threads, parts.len(), &mut scratch, Scratch::default, |scratch, part| {
-        let range = parts[part].clone();
-        let header = first.of_part(part as u32, count, range.start as u64);
-        let body = encoding.body(&pieces[range], header.bucket_start, &mut scratch.numbers);
-        scratch.packer.pack(&header, &body)
-    });
+    let records = threads::map(
+        threads,
+        parts.len(),
+        &mut scratch,
+        Scratch::default,
+        |scratch, part| {
+            let range = parts[part].clone();
+            let header = first.of_part(part as u32, count, range.start as u64);
+            let body = encoding.body(&pieces[range], header.bucket_start, &mut scratch.numbers);
+            scratch.packer.pack(&header, &body)
+        },
+    );
     *packer = scratch.packer;
     (records, too_large)
 }
@@ -145,8 +151,8 @@ impl<'r, R: Rows> Encoding<'r, R> {
         let bits = u32::BITS - (self.order.len() as u32).leading_zeros();
         let (mut prefix, mut left) = (0u128, u128::BITS);
         let mut put = |rank: u32, bits: u32| {
-            // What follows must not take the place of what has none.
-            left = left.checked_sub(bits).unwrap_or_default();
+            // Once one does not fit, no later one may take its place.
+            left = left.saturating_sub(bits);
             if left > 0 {
                 prefix |= u128::from(rank) << left;
             }
@@ -179,9 +185,13 @@ impl<'r, R: Rows> Encoding<'r, R> {
             self.order(one, other)
         });
         let chunks: Vec<&[Place]> = places.chunks(MEASURED).collect();
-        let measured = threads::map(threads, chunks.len(), &mut Writer::default(), Writer::default, |writer, job| {
-            self.measured(chunks[job], writer)
-        });
+        let measured = threads::map(
+            threads,
+            chunks.len(),
+            &mut Writer::default(),
+            Writer::default,
+            |writer, job| self.measured(chunks[job], writer),
+        );
         drop(places);
         let mut pieces = Vec::with_capacity(measured.iter().map(Vec::len).sum());
         measured.iter().for_each(|some| pieces.extend_from_slice(some));
@@ -203,7 +213,9 @@ impl<'r, R: Rows> Encoding<'r, R> {
                 });
             };
             match is_divided(state) {
-                true => (0..).zip(pieces(state)).for_each(|(number, piece)| add(number, &piece)),
+                true => (0..)
+                    .zip(pieces(state))
+                    .for_each(|(number, piece)| add(number, &piece)),
                 false => add(0, state),
             }
         }

@@ -20,7 +20,11 @@ impl Scattered {
     /// The series of a table, in an order that follows from the seed.
     fn of(table: &Table, seed: u64) -> Self {
         let mut all: Vec<_> = table.iter().collect();
-        let scattered = |at: usize| (at as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        let scattered = |at: usize| {
+            (at as u64 ^ seed)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(23)
+        };
         let mut order: Vec<usize> = (0..all.len()).collect();
         order.sort_by_key(|at| scattered(*at));
         let (mut rows, mut numbers) = (Scattered::default(), HashMap::new());
@@ -109,7 +113,11 @@ fn any_number_of_threads_gives_the_same_records() {
         let tags = [&tags[..], &[numbered('g', 3), numbered('h', 7919)]].concat();
         let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
         let identity = counter(if at % 3 == 0 { "name" } else { "other" }, &tags);
-        table.add(identity, facts(i64::from(at)), State::Counter(ExactSum::from(f64::from(at))));
+        table.add(
+            identity,
+            facts(i64::from(at)),
+            State::Counter(ExactSum::from(f64::from(at))),
+        );
     }
     assert!(table.encode(&header()).0.len() > 3);
     check(&table);
@@ -127,7 +135,11 @@ fn large_states_are_divided_or_counted() {
         let members = Members::exact(members.iter().map(Vec::as_slice));
         table.add(set, facts(5), State::Set(members));
         for name in [format!("set{number}.counter"), format!("{long}{number}")] {
-            table.add(counter(&name, &["b"]), facts(5), State::Counter(ExactSum::from(1.0)));
+            table.add(
+                counter(&name, &["b"]),
+                facts(5),
+                State::Counter(ExactSum::from(1.0)),
+            );
         }
     }
     assert_eq!(table.encode(&header()).1.series, 3);

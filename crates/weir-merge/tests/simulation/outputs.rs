@@ -79,7 +79,11 @@ impl Sending {
             output: Some(output),
         };
         Sending {
-            group: if owner == OTHER { Group::Other } else { Group::First },
+            group: if owner == OTHER {
+                Group::Other
+            } else {
+                Group::First
+            },
             output,
             follower: Follower::new(log, POLICIES[output], PATIENCE),
             under_way: None,

@@ -303,7 +303,10 @@ impl Fleet {
         }
         let partitions = world.partitions.len() + world.others.len();
         assert!(checked >= partitions, "a partition has no owner");
-        let others = self.other.iter().flat_map(|(_, receivers)| receivers.iter().enumerate());
+        let others = self
+            .other
+            .iter()
+            .flat_map(|(_, receivers)| receivers.iter().enumerate());
         for (output, receiver) in self.receivers.iter().enumerate().chain(others) {
             receiver.check(&world, output);
         }

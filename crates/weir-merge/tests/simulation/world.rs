@@ -198,7 +198,9 @@ impl World {
             let back = 1 + self.random.below(end.min(20));
             let offset = end.saturating_sub(back).max(at.start);
             at.damaged.insert(offset);
-            self.others.get_mut(partition).map(|other| other.damaged.insert(offset));
+            self.others
+                .get_mut(partition)
+                .map(|other| other.damaged.insert(offset));
         }
     }
 

@@ -135,7 +135,12 @@ impl Graphite {
         for ((path, _), value) in self.points.lock().unwrap().iter() {
             let (name, tags) = path.split_once(';').unwrap_or((path, ""));
             let name = if name == "k.c.count" { "k.c" } else { name };
-            add(&mut sums, name, tags.split(';').filter_map(|tag| tag.split_once('=')), *value);
+            add(
+                &mut sums,
+                name,
+                tags.split(';').filter_map(|tag| tag.split_once('=')),
+                *value,
+            );
         }
         sums
     }
@@ -147,7 +152,11 @@ fn add<'a>(sums: &mut Sums, name: &str, tags: impl Iterator<Item = (&'a str, &'a
     let (Some(agent), Some(step)) = (tags.get("a"), tags.get("w")) else {
         return;
     };
-    assert_eq!(tags.get("tenant"), Some(&TENANTS[agent.parse::<usize>().unwrap()]), "{name} {tags:?}");
+    assert_eq!(
+        tags.get("tenant"),
+        Some(&TENANTS[agent.parse::<usize>().unwrap()]),
+        "{name} {tags:?}"
+    );
     let key = (name.to_owned(), (*agent).to_owned(), (*step).to_owned());
     let (sum, largest) = sums.entry(key).or_insert((0.0, f64::MIN));
     *sum += value;
@@ -161,7 +170,9 @@ fn of_json(tags: &Value) -> impl Iterator<Item = (&str, &str)> {
 
 /// The lines of all files. After a kill the next process may write lines of the last bucket again, which are equal.
 fn in_files(files: &[PathBuf]) -> Sums {
-    let texts = files.iter().map(|file| std::fs::read_to_string(file).unwrap_or_default());
+    let texts = files
+        .iter()
+        .map(|file| std::fs::read_to_string(file).unwrap_or_default());
     let texts: Vec<String> = texts.collect();
     let lines: std::collections::BTreeSet<&str> = texts.iter().flat_map(|text| text.lines()).collect();
     let mut sums = Sums::new();
@@ -174,13 +185,23 @@ fn in_files(files: &[PathBuf]) -> Sums {
         match point["type"].as_str() {
             Some("sketch") => {
                 let count = point["cnt"].as_f64().unwrap();
-                add(&mut sums, &format!("{name}.count"), of_json(&point["tags"]), count);
+                add(
+                    &mut sums,
+                    &format!("{name}.count"),
+                    of_json(&point["tags"]),
+                    count,
+                );
             }
             Some("rate") => {
                 let count = point["value"].as_f64().unwrap() * point["interval"].as_f64().unwrap_or(1.0);
                 add(&mut sums, name, of_json(&point["tags"]), count);
             }
-            _ => add(&mut sums, name, of_json(&point["tags"]), point["value"].as_f64().unwrap()),
+            _ => add(
+                &mut sums,
+                name,
+                of_json(&point["tags"]),
+                point["value"].as_f64().unwrap(),
+            ),
         }
     }
     sums
@@ -197,7 +218,11 @@ fn at_datadog(intake: &Intake) -> Sums {
             for point in series["points"].as_array().unwrap() {
                 let value = point["value"].as_f64().unwrap() * if is_gauge { 1.0 } else { interval };
                 let name = series["metric"].as_str().unwrap().to_owned();
-                let key = (name, series["tags"].to_string(), point["timestamp"].as_i64().unwrap());
+                let key = (
+                    name,
+                    series["tags"].to_string(),
+                    point["timestamp"].as_i64().unwrap(),
+                );
                 points.insert(key, (series["tags"].clone(), value));
             }
         }
@@ -230,7 +255,9 @@ impl Fleet {
         });
         let log = directory.path().join("log");
         let mut fleet = Fleet {
-            sources: (0..3).map(|number| Source::new(number, directory.path(), &log)).collect(),
+            sources: (0..3)
+                .map(|number| Source::new(number, directory.path(), &log))
+                .collect(),
             merges: vec![None, None],
             graphite: Graphite::start(),
             datadog,
@@ -266,7 +293,9 @@ impl Fleet {
     fn the_one(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> usize {
         until(what, || {
             let mut merges = self.merges.iter().flatten();
-            merges.position(|merge| is_it(&merge.fleet())).ok_or_else(|| "none".to_owned())
+            merges
+                .position(|merge| is_it(&merge.fleet()))
+                .ok_or_else(|| "none".to_owned())
         })
     }
 
@@ -312,7 +341,9 @@ impl Fleet {
         until("all before it is delivered", || {
             source.status()["outputs"][0]["points"]["pending"] == 0
         });
-        let lines: Vec<String> = (0..AT_RISK).map(|at| format!("k.c:1|c|#w:{step},x:{}", at % 50)).collect();
+        let lines: Vec<String> = (0..AT_RISK)
+            .map(|at| format!("k.c:1|c|#w:{step},x:{}", at % 50))
+            .collect();
         source.send(&lines);
         let told = source.killed();
         let (agent, step) = (number.to_string(), step.to_string());
@@ -371,7 +402,8 @@ fn receivers_have_what_was_sent_but_for_what_an_agent_names_as_lost() {
     fleet.kill_agent(1, 3);
     let waits = |of: &Value| {
         let sent = of["sent"].as_array().into_iter().flatten();
-        sent.into_iter().any(|row| row["output"] == "datadog" && row["waits"] == true)
+        sent.into_iter()
+            .any(|row| row["output"] == "datadog" && row["waits"] == true)
     };
     let sender = fleet.the_one("a merge waits for the dead output", waits);
     fleet.step(4, false);
@@ -393,7 +425,7 @@ fn receivers_have_what_was_sent_but_for_what_an_agent_names_as_lost() {
     for nothing in ["quarantined", "missing", "lost"] {
         assert_eq!(of_owner["states"][nothing], 0, "{of_owner}");
     }
-    // What was written comes no second time.
+    // Nothing comes a second time while they stop.
     for merge in fleet.merges.iter_mut() {
         let (ended, log) = merge.take().unwrap().stop();
         assert!(ended.success(), "{log}");
