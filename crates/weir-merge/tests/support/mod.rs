@@ -1,7 +1,5 @@
 //! Records in the form that an agent publishes.
 #![allow(dead_code)]
-// A packer for each thread of the tests.
-#![allow(clippy::disallowed_macros)]
 
 use std::cell::RefCell;
 
