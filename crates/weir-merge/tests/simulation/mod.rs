@@ -21,8 +21,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// Schedules of a test run.
 const SCHEDULES: u64 = 300;
 
-/// Schedules that have failed: a bucket of a clock that was ahead closed when it began; the time at the end was too short for one without states.
-const FOUND: [u64; 2] = [7_014_538_209_388_708, 7_014_539_325_403_575];
+/// Schedules that have failed: a bucket of a clock that was ahead closed when it began; the time at the end was too short for one without
+/// states, and for an output that waits for two partitions.
+const FOUND: [u64; 3] = [7_014_538_209_388_708, 7_014_539_325_403_575, 1_038_599];
 
 fn number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;

@@ -268,6 +268,24 @@ impl Fleet {
         // Late series that wait for another bucket in vain are given after a while.
         self.seconds(100);
         self.finish();
+        // An output of sums waits in vain for each partition that has nothing more.
+        let partitions = self.world.borrow().partitions.len();
+        for _ in 1..partitions {
+            if !self.has_delivered() {
+                self.seconds(100);
+                self.finish();
+            }
+        }
+    }
+
+    /// Whether all outputs have all results.
+    fn has_delivered(&self) -> bool {
+        let world = self.world.borrow();
+        let mut partitions = world.partitions.iter().chain(&world.others);
+        partitions.all(|of| {
+            let results = of.results.len() as u64;
+            of.sent.values().all(|sent| sent.position == results)
+        })
     }
 
     /// Turns until one changes nothing: without faults and without time passing, no later one would.
