@@ -66,8 +66,8 @@ FAULTS = [
         [
             (
                 WORLD,
-                "        Ok(world.partitions[partition as usize].sent[&output].position)",
-                "        let sent = &world.partitions[partition as usize].sent;\n"
+                "        Ok(world.of(group_of(self.owner))[partition as usize].sent[&output].position)",
+                "        let sent = &world.of(group_of(self.owner))[partition as usize].sent;\n"
                 "        Ok(sent.values().map(|sent| sent.position).min().unwrap_or(sent[&output].position))",
             )
         ],
@@ -86,6 +86,11 @@ FAULTS = [
                 "                    let table = late",
             )
         ],
+    ),
+    (
+        "groups-share-their-results",
+        "results and snapshots are named by the topic alone, so two groups write to the same ones",
+        [(WORLD, "    fn topics(&self) -> Group {\n        group_of(self.owner)", "    fn topics(&self) -> Group {\n        Group::First")],
     ),
     (
         "damage-hides-later-records",

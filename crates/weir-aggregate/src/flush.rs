@@ -290,7 +290,7 @@ impl<'a> Series<'a> {
             RowValue::Set(at) => Record::Set(self.batch.sets[at as usize].saved()),
             RowValue::Histogram(at) => Record::Samples(self.batch.histograms[at as usize].saved()),
             RowValue::Distribution(at) => {
-                Record::Distribution(Distribution::new(&self.batch.distributions[at as usize], 0.0))
+                Record::from(Distribution::new(&self.batch.distributions[at as usize], 0.0))
             }
         }
     }

@@ -152,10 +152,7 @@ fn series(at: usize) -> (Identity, State) {
         7 => {
             let mut sketch = Sketch::new();
             values().for_each(|value| sketch.insert_one(value));
-            (
-                Kind::Distribution,
-                State::Distribution(Distribution::new(&sketch, 0.0)),
-            )
+            (Kind::Distribution, Distribution::new(&sketch, 0.0).into())
         }
         8 => (
             Kind::Timing,

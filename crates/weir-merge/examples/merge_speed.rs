@@ -1,10 +1,11 @@
 //! Cost of publishing and merging the series of a fleet: CPU time of one thread, so that a busy machine disturbs it less.
 //!
-//! `cargo run --release -p weir-merge --example merge_speed -- [AGENTS] [SERIES] [PARTITIONS]`
+//! `cargo run --release -p weir-merge --example merge_speed -- [AGENTS] [SERIES] [PARTITIONS] [THREADS]`. Closing on several threads is
+//! shown in elapsed time too.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_merge::{BucketResult, Merge, Message, Plan, Published, Publisher, SeriesPlace, Settings};
 use weir_protocol::Kind;
@@ -62,7 +63,7 @@ fn state(kind: Kind, agent: usize, at: usize) -> State {
         Kind::Distribution => {
             let mut sketch = Sketch::new();
             values.for_each(|value| sketch.insert_one(value));
-            State::Distribution(Distribution::new(&sketch, 0.0))
+            Distribution::new(&sketch, 0.0).into()
         }
     }
 }
@@ -119,10 +120,11 @@ fn publish(
 
 fn main() {
     let (agents, series, partitions) = (argument(1, 100), argument(2, 5000), argument(3, 4));
+    let threads = argument(4, 1);
     let plan = Plan::new(partitions as u32);
     let identities: Vec<Identity> = (0..series).map(identity).collect();
     let mut publishing = Publishing::default();
-    let [mut merging, mut closing] = [Duration::ZERO; 2];
+    let [mut merging, mut closing, mut elapsed] = [Duration::ZERO; 3];
     let mut log: Vec<Vec<Vec<u8>>> = vec![Vec::new(); partitions];
     for agent in 0..agents {
         for Published { partition, bytes, .. } in publish(agent, &identities, &plan, &mut publishing) {
@@ -134,6 +136,9 @@ fn main() {
     for messages in &log {
         let settings = Settings {
             plan: plan.clone(),
+            // All series of the example.
+            memory: 64 << 30,
+            threads,
             ..Settings::default()
         };
         let mut merge = Merge::new(settings, 0);
@@ -148,10 +153,11 @@ fn main() {
         }
         merging += spent() - before;
         memory = merge.bytes().max(memory);
-        let before = spent();
+        let (before, begun) = (spent(), Instant::now());
         merge.tick((START + 1000) * 1000);
         let commit = merge.commit().expect("a bucket");
         closing += spent() - before;
+        elapsed += begun.elapsed();
         snapshot = commit.snapshot.len();
         merged += merge.ledger().merged;
         for result in &commit.results {
@@ -178,8 +184,10 @@ fn main() {
         states as f64 / merging.as_secs_f64() / 1e6
     );
     println!(
-        "closing: {:.0} ns per output series",
-        each(closing, series as u64)
+        "closing: {:.0} ns per output series; {threads} threads: {:.0} ns, {:.2} s in all",
+        each(closing, series as u64),
+        each(elapsed, series as u64),
+        elapsed.as_secs_f64()
     );
     println!(
         "memory: {:.0} bytes per output series in one partition",

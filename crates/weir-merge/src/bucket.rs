@@ -3,10 +3,10 @@
 
 use hashbrown::HashTable;
 use weir_protocol::Kind;
-use weir_state::{Bounds, Facts, Identity, Numbered, Record, State, Table};
+use weir_state::{Bounds, Facts, Numbered, ROW_BYTES, Record, Rows, State, TEXT_BYTES};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::texts::Texts;
+use crate::texts::{Texts, make_room};
 
 /// Tag of the series for states that find no room.
 const OVERFLOW_TAG: &str = "weir_overflow:true";
@@ -14,8 +14,8 @@ const OVERFLOW_TAG: &str = "weir_overflow:true";
 /// Name of the series for names that find no room either.
 const OVERFLOW_NAME: &str = "weir_overflow";
 
-/// Bytes of a series besides its key and the heap memory of its state: its entry and its index slot.
-const SERIES_BYTES: usize = size_of::<Series>() + 8;
+/// Series that are kept together. A bucket that grows does not copy them.
+const CHUNK: usize = 1024;
 
 /// Number of a text that the bucket does not have, or of a host or integration that a series does not have.
 const UNKNOWN: u32 = u32::MAX;
@@ -26,7 +26,7 @@ pub(crate) struct Bucket {
     seed: u64,
     texts: Texts,
     keys: Vec<u8>,
-    series: Vec<Series>,
+    series: Chunks,
     index: HashTable<u32>,
     heap_of_states: usize,
     /// For the current record: the bucket's number of each of its texts.
@@ -38,21 +38,78 @@ pub(crate) struct Bucket {
 
 #[derive(Debug)]
 struct Series {
-    kind: Kind,
     /// Range in `keys`: the kind, and four bytes each for name, host, integration and tags.
     key: (u32, u32),
     facts: Facts,
     state: State,
 }
 
+/// All chunks but the last are full.
+#[derive(Debug, Default)]
+struct Chunks {
+    chunks: Vec<Vec<Series>>,
+    len: usize,
+}
+
+impl Chunks {
+    fn push(&mut self, series: Series) {
+        if self.len.is_multiple_of(CHUNK) {
+            // A small bucket takes little.
+            let capacity = if self.len == 0 { 0 } else { CHUNK };
+            self.chunks.push(Vec::with_capacity(capacity));
+        }
+        if let Some(last) = self.chunks.last_mut() {
+            last.push(series);
+            self.len += 1;
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let last = self.chunks.last().map_or(0, Vec::capacity);
+        let full = self.chunks.len().saturating_sub(1) * CHUNK;
+        (full + last) * size_of::<Series>()
+    }
+}
+
+impl std::ops::Index<usize> for Chunks {
+    type Output = Series;
+
+    fn index(&self, at: usize) -> &Series {
+        &self.chunks[at / CHUNK][at % CHUNK]
+    }
+}
+
+impl std::ops::IndexMut<usize> for Chunks {
+    fn index_mut(&mut self, at: usize) -> &mut Series {
+        &mut self.chunks[at / CHUNK][at % CHUNK]
+    }
+}
+
 /// Room for more series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+enum Room {
     Plenty,
     /// New series go into one series per name.
     Scarce,
     /// New series go into one series per kind.
     None,
+}
+
+/// The bytes of a bucket, with those that closing it takes, up to which there is room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub plenty: usize,
+    pub scarce: usize,
+}
+
+impl Limits {
+    fn room(&self, bytes: usize) -> Room {
+        match bytes {
+            bytes if bytes < self.plenty => Room::Plenty,
+            bytes if bytes < self.scarce => Room::Scarce,
+            _ => Room::None,
+        }
+    }
 }
 
 /// States of a record that found no room.
@@ -71,7 +128,7 @@ impl Bucket {
             seed,
             texts: Texts::new(seed),
             keys: Vec::new(),
-            series: Vec::new(),
+            series: Chunks::default(),
             index: HashTable::new(),
             heap_of_states: 0,
             translated: Vec::new(),
@@ -80,21 +137,27 @@ impl Bucket {
         }
     }
 
-    pub fn add(&mut self, record: &Record, room: Room, bounds: &Bounds) -> Added {
+    /// A record may have more series than there is room for.
+    pub fn add(&mut self, record: &Record, limits: Limits, bounds: &Bounds) -> Added {
         let texts: Vec<&str> = record.texts().collect();
         self.translated.clear();
         self.translated.resize(texts.len(), UNKNOWN);
         self.expected = 0;
         let mut added = Added::default();
+        let mut room = limits.room(self.bytes() + self.closing_bytes());
         for series in record.numbered() {
             self.translate(&texts, &series, room);
             match self.find() {
-                Ok(at) => self.merge(at, series.facts, series.state, bounds),
+                Ok(at) => {
+                    self.merge(at, series.facts, series.state, bounds);
+                    continue;
+                }
                 Err(hash) if room == Room::Plenty => {
-                    self.insert(hash, series.kind, series.facts, series.state);
+                    self.insert(hash, series.facts, series.state, bounds);
                 }
                 Err(_) => self.overflow(texts[series.name as usize], &series, room, bounds, &mut added),
             }
+            room = limits.room(self.bytes() + self.closing_bytes());
         }
         added
     }
@@ -130,7 +193,7 @@ impl Bucket {
             let (start, end) = self.series[at].key;
             self.keys[start as usize..end as usize] == self.key
         };
-        let found = match self.expected < self.series.len() && is_at(self.expected) {
+        let found = match self.expected < self.series.len && is_at(self.expected) {
             true => Ok(self.expected),
             false => {
                 let hash = hash(&self.key, self.seed);
@@ -138,7 +201,7 @@ impl Bucket {
                 found.map(|at| *at as usize).ok_or(hash)
             }
         };
-        self.expected = found.unwrap_or(self.series.len()) + 1;
+        self.expected = found.unwrap_or(self.series.len) + 1;
         found
     }
 
@@ -151,16 +214,18 @@ impl Bucket {
         self.heap_of_states = self.heap_of_states + mine.state.heap_bytes() - before;
     }
 
-    fn insert(&mut self, hash: u64, kind: Kind, facts: Facts, state: &State) {
+    fn insert(&mut self, hash: u64, facts: Facts, state: &State, bounds: &Bounds) {
         let start = self.keys.len() as u32;
+        make_room(&mut self.keys, self.key.len());
         self.keys.extend(&self.key);
-        let at = self.series.len() as u32;
+        let at = self.series.len as u32;
+        let mut state = state.clone();
+        state.keep_within(bounds);
         self.heap_of_states += state.heap_bytes();
         self.series.push(Series {
-            kind,
             key: (start, self.keys.len() as u32),
             facts,
-            state: state.clone(),
+            state,
         });
         let (series, keys, seed) = (&self.series, &self.keys, self.seed);
         self.index.insert_unique(hash, at, |at| {
@@ -197,7 +262,7 @@ impl Bucket {
             .for_each(|number| push(&mut self.key, *number));
         match self.find() {
             Ok(at) => self.merge(at, series.facts, series.state, bounds),
-            Err(hash) => self.insert(hash, series.kind, series.facts, series.state),
+            Err(hash) => self.insert(hash, series.facts, series.state, bounds),
         }
     }
 
@@ -206,25 +271,51 @@ impl Bucket {
         size_of::<Self>()
             + self.texts.heap_bytes()
             + self.keys.capacity()
-            + self.series.capacity() * SERIES_BYTES
+            + self.translated.capacity() * 4
+            + self.series.bytes()
+            + self.index.allocation_size()
             + self.heap_of_states
     }
 
-    /// The same series, sorted.
-    pub fn into_table(self, bounds: Bounds) -> Table {
-        let mut table = Table::new(bounds);
-        let (texts, keys) = (self.texts, self.keys);
-        for series in self.series {
-            let mut numbers = keys[series.key.0 as usize + 1..series.key.1 as usize]
-                .chunks_exact(4)
-                .map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four")))
-                .map(|number| (number != NONE).then(|| texts.get(number)));
-            let mut next = || numbers.next().flatten();
-            let (name, host, integration) = (next().unwrap_or_default(), next(), next());
-            let identity = Identity::new(series.kind, name, host, integration, numbers.flatten());
-            table.add(identity, series.facts, series.state);
-        }
-        table
+    /// Bytes that closing it takes besides, for one thread.
+    pub fn closing_bytes(&self) -> usize {
+        self.series.len * ROW_BYTES + self.texts.len() * TEXT_BYTES
+    }
+
+    fn key_bytes(&self, at: u32) -> &[u8] {
+        let (start, end) = self.series[at as usize].key;
+        &self.keys[start as usize..end as usize]
+    }
+}
+
+impl Rows for Bucket {
+    fn texts(&self) -> usize {
+        self.texts.len()
+    }
+
+    fn text(&self, number: u32) -> &str {
+        self.texts.get(number)
+    }
+
+    fn len(&self) -> usize {
+        self.series.len
+    }
+
+    fn kind(&self, at: u32) -> Kind {
+        Kind::ALL[usize::from(self.key_bytes(at)[0])]
+    }
+
+    fn key(&self, at: u32) -> impl Iterator<Item = Option<u32>> {
+        let numbers = self.key_bytes(at)[1..].chunks_exact(4);
+        numbers.map(|bytes| {
+            let number = u32::from_le_bytes(bytes.try_into().expect("four"));
+            (number != NONE).then_some(number)
+        })
+    }
+
+    fn value(&self, at: u32) -> (Facts, &State) {
+        let series = &self.series[at as usize];
+        (series.facts, &series.state)
     }
 }
 

@@ -127,6 +127,8 @@ struct HeldResults {
     read: u64,
     taken: u64,
     waiting: VecDeque<Piece>,
+    /// Bytes of all that waits.
+    bytes: usize,
     /// By tenant and width, the start of the newest bucket taken.
     newest: BTreeMap<(String, u32), i64>,
     /// Whether a bucket waits for it: not once it was waited for in vain.
@@ -174,8 +176,20 @@ impl Piece {
 }
 
 impl HeldResults {
-    fn bytes(&self) -> usize {
-        self.waiting.iter().map(|piece| piece.bytes).sum()
+    fn push(&mut self, piece: Piece) {
+        self.bytes += piece.bytes;
+        self.waiting.push_back(piece);
+    }
+
+    fn pop(&mut self) -> Option<Piece> {
+        let piece = self.waiting.pop_front();
+        self.bytes -= piece.as_ref().map_or(0, |piece| piece.bytes);
+        piece
+    }
+
+    fn clear(&mut self) {
+        self.waiting.clear();
+        self.bytes = 0;
     }
 
     /// The oldest whole bucket.
@@ -190,7 +204,7 @@ impl HeldResults {
     }
 
     fn restart(&mut self) {
-        self.waiting.clear();
+        self.clear();
         self.newest.clear();
         (self.read, self.taken) = (self.stored, self.stored);
     }
@@ -225,7 +239,9 @@ impl HeldResults {
     fn store(&mut self, before: u64) {
         self.stored = before;
         (self.read, self.taken) = (self.read.max(before), self.taken.max(before));
-        self.waiting.retain(|piece| piece.after > before);
+        while self.waiting.front().is_some_and(|piece| piece.after <= before) {
+            self.pop();
+        }
     }
 }
 
@@ -269,7 +285,7 @@ impl<L: Log> Follower<L> {
     pub fn skip_to(&mut self, partition: u32, before: u64) {
         if let Some(held) = self.held.get_mut(&partition).filter(|held| held.taken < before) {
             (held.read, held.taken) = (before, before);
-            held.waiting.clear();
+            held.clear();
         }
     }
 
@@ -296,6 +312,7 @@ impl<L: Log> Follower<L> {
                 read: stored,
                 taken: stored,
                 waiting: VecDeque::new(),
+                bytes: 0,
                 newest: BTreeMap::new(),
                 is_awaited: true,
             };
@@ -365,7 +382,7 @@ impl<L: Log> Follower<L> {
                 if bucket.is_some_and(|bucket| piece.is_correction() || bucket != piece.bucket()) {
                     break;
                 }
-                let Some(piece) = held.waiting.pop_front() else {
+                let Some(piece) = held.pop() else {
                     break;
                 };
                 held.taken = piece.after;
@@ -449,7 +466,7 @@ impl<L: Log> Follower<L> {
                 if !is_whole || !(is_due || is_old) {
                     break;
                 }
-                let Some(piece) = held.waiting.pop_front() else {
+                let Some(piece) = held.pop() else {
                     break;
                 };
                 held.take(&piece);
@@ -531,7 +548,7 @@ impl HeldResults {
     fn wants(&self, adds_up: bool) -> bool {
         let is_incomplete = self.waiting.back().is_some_and(|piece| !piece.is_last_part());
         match adds_up {
-            true => is_incomplete || self.bytes() < READ_BYTES,
+            true => is_incomplete || self.bytes < READ_BYTES,
             false => self.waiting.is_empty(),
         }
     }
@@ -575,7 +592,7 @@ fn read_one<L: Log>(
     for (number, bytes) in results {
         held.read = number + 1;
         match BucketResult::read(&bytes) {
-            Ok(result) => held.waiting.push_back(Piece {
+            Ok(result) => held.push(Piece {
                 result,
                 after: number + 1,
                 bytes: bytes.len(),

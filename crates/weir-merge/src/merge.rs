@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use weir_state::{AgentId, Bounds, Header, Publication, Record};
+use weir_state::{AgentId, Bounds, Header, Packer, Publication, Record};
 
 use crate::Plan;
 use crate::agent::{AgentEpochs, End};
-use crate::bucket::Room;
+use crate::bucket::Limits;
 use crate::ledger::{Ledger, Missing};
 use crate::log::{Commit, Message, Quarantined};
 use crate::quarantine::{QuarantineReason, QuarantinedRecord};
 use crate::results::{BucketResult, Occasion};
 use crate::sequence::{RecordCheck, RecordFacts};
 use crate::snapshot::{COUNT_MAX, SavedStream, Snapshot, SnapshotError};
-use crate::stream::{PendingBucket, Stream, StreamKey, StreamStatus};
+use crate::stream::{Due, PendingBucket, Stream, StreamKey, StreamStatus, Terms};
 use crate::time::LogTime;
 
 /// Maximum tenants and widths of one partition. Senders choose these names.
@@ -43,6 +43,8 @@ pub struct Settings {
     pub bounds: Bounds,
     /// Random seed of hashes. Senders do not know it, so they cannot cause collisions. It does not affect results.
     pub hash_seed: u64,
+    /// Threads that close a bucket, which does not affect results either. Each takes [`weir_state::THREAD_BYTES`] beside `memory`.
+    pub threads: usize,
 }
 
 impl Default for Settings {
@@ -56,6 +58,7 @@ impl Default for Settings {
             agents_max: 200_000,
             bounds: Bounds::default(),
             hash_seed: 0,
+            threads: 1,
         }
     }
 }
@@ -129,6 +132,7 @@ pub struct Merge {
     quarantined: Vec<Quarantined>,
     /// The newest quarantined records.
     refused: VecDeque<QuarantinedRecord>,
+    packer: Packer,
 }
 
 impl Merge {
@@ -146,6 +150,7 @@ impl Merge {
             ready: Vec::new(),
             quarantined: Vec::new(),
             refused: VecDeque::new(),
+            packer: Packer::default(),
         }
     }
 
@@ -326,7 +331,8 @@ impl Merge {
         record: &Record,
         place: RecordFacts,
     ) -> MergeOutcome {
-        let (room, bounds) = self.room();
+        let (memory, held) = (self.settings.memory, self.bytes());
+        let bounds = self.bounds(held);
         let (seed, now) = (self.settings.hash_seed, self.seconds());
         let (header, offset) = (&record.header, message.offset);
         let bucket = (header.bucket_start, header.bucket_width);
@@ -337,7 +343,12 @@ impl Merge {
             true => stream.correction(bucket, seed, offset, message.appended),
             false => stream.open(bucket, seed, offset, message.appended),
         };
-        let added = open.bucket.add(record, room, &bounds);
+        let others = held.saturating_sub(open.bucket.bytes() + open.bucket.closing_bytes());
+        let limits = Limits {
+            plenty: memory.saturating_sub(others),
+            scarce: (memory + memory / 8).saturating_sub(others),
+        };
+        let added = open.bucket.add(record, limits, &bounds);
         open.added.overflowed += added.overflowed;
         open.added.dropped += added.dropped;
         open.last_offset = offset;
@@ -348,27 +359,25 @@ impl Merge {
         }
     }
 
-    /// Room for the next record, given the memory.
-    fn room(&self) -> (Room, Bounds) {
-        let (memory, bytes) = (self.settings.memory, self.bytes());
-        let room = match bytes {
-            bytes if bytes < memory => Room::Plenty,
-            bytes if bytes < memory + memory / 8 => Room::Scarce,
-            _ => Room::None,
-        };
+    /// Limits of states while this many bytes are held.
+    fn bounds(&self, held: usize) -> Bounds {
         let mut bounds = self.settings.bounds;
-        if bytes > memory / 4 * 3 {
+        if held > self.settings.memory / 4 * 3 {
             bounds.samples = bounds.samples.min(256);
             bounds.members = bounds.members.min(512);
             bounds.member_bytes = bounds.member_bytes.min(16 << 10);
         }
-        (room, bounds)
+        bounds
     }
 
-    /// Bytes held, estimated.
+    /// Bytes held, estimated, with those that closing the largest bucket takes.
     pub fn bytes(&self) -> usize {
-        let streams = self.streams.values().map(Stream::bytes);
-        self.agents.len() * AGENT_BYTES + streams.sum::<usize>()
+        let (mut held, mut closing) = (self.agents.len() * AGENT_BYTES, 0);
+        for stream in self.streams.values() {
+            held += stream.bytes();
+            closing = closing.max(stream.closing_bytes());
+        }
+        held + closing
     }
 
     fn count(&mut self, message: &Message, outcome: MergeOutcome) {
@@ -425,8 +434,14 @@ impl Merge {
         if self.next < self.read_before {
             return;
         }
-        let keys: Vec<StreamKey> = self.streams.keys().cloned().collect();
-        for key in keys {
+        let Some(terms) = self.terms() else { return };
+        // Each record asks, and seldom is a bucket due.
+        let (agents, streams) = (&self.agents, self.streams.iter_mut());
+        let due = streams.filter_map(|(key, stream)| {
+            let is_due = stream.due(key.width, &terms, agents) != Due::No;
+            is_due.then(|| key.clone())
+        });
+        for key in due.collect::<Vec<_>>() {
             while let Some(start) = self.due(&key) {
                 self.close(&key, start);
             }
@@ -435,29 +450,23 @@ impl Merge {
 
     /// The next bucket to close.
     fn due(&mut self, key: &StreamKey) -> Option<i64> {
+        let terms = self.terms()?;
+        let stream = self.streams.get_mut(key)?;
+        match stream.due(key.width, &terms, &self.agents) {
+            Due::Now(start) => Some(start),
+            // Rather late than without its tags.
+            Due::IfFull(start) => (self.bytes() > self.settings.memory / 4 * 3).then_some(start),
+            Due::No => None,
+        }
+    }
+
+    fn terms(&self) -> Option<Terms> {
         let now = self.time.now()?;
-        let grace = self.settings.grace.saturating_mul(1000);
-        let is_known = self.known_from.is_some_and(|from| now >= from);
-        let (bytes, memory) = (self.bytes(), self.settings.memory);
-        let (stream, agents) = (self.streams.get_mut(key)?, &self.agents);
-        if let Some(start) = stream.left_ahead(now, grace) {
-            return Some(start);
-        }
-        let (start, is_over) = stream.oldest(now, grace, key.width)?;
-        let end = start.saturating_add(i64::from(key.width)).saturating_mul(1000);
-        // Rather late than without its tags.
-        let is_short = bytes > memory / 4 * 3 && end.saturating_add(grace) <= now;
-        if is_over || is_short {
-            return Some(start);
-        }
-        // Agents spread their sending over the following bucket. Until its end a new agent may still send.
-        let ended = stream.open.get(&start)?.ended_in_time(start, key.width);
-        let is_passed = is_known
-            && ended.saturating_add(i64::from(key.width) * 1000) <= now
-            && stream.is_passed(start, key.width, |agent, bucket| {
-                agents.get(&agent).is_some_and(|agent| agent.has_hole_at(bucket))
-            });
-        is_passed.then_some(start)
+        Some(Terms {
+            now,
+            grace: self.settings.grace.saturating_mul(1000),
+            is_known: self.known_from.is_some_and(|from| now >= from),
+        })
     }
 
     fn close(&mut self, key: &StreamKey, start: i64) {
@@ -497,11 +506,13 @@ impl Merge {
         }
         self.counts.overflowed_states += open.added.overflowed;
         self.counts.dropped_states += open.added.dropped;
-        let table = open.bucket.into_table(self.settings.bounds);
         let bucket = (start, key.width);
-        let (results, too_large) = BucketResult::encode(&key.tenant, bucket, occasion, states, &table);
+        let header = BucketResult::header(&key.tenant, bucket);
+        let (records, too_large) =
+            weir_state::encode_rows(&open.bucket, &header, self.settings.threads, &mut self.packer);
+        let results = BucketResult::encode(&key.tenant, bucket, occasion, states, records);
         self.ready.extend(results);
-        self.counts.too_large_series += too_large;
+        self.counts.too_large_series += too_large.series;
     }
 
     /// Forgets everything older than this: such records would be refused.
@@ -542,13 +553,12 @@ impl Merge {
     }
 
     fn correct(&mut self) {
-        let keys: Vec<StreamKey> = self.streams.keys().cloned().collect();
-        for key in keys {
-            let corrections = self
-                .streams
-                .get_mut(&key)
-                .map(|stream| std::mem::take(&mut stream.corrections));
-            for (start, open) in corrections.unwrap_or_default() {
+        let streams = self.streams.iter_mut();
+        let with_corrections = streams.filter(|(_, stream)| !stream.corrections.is_empty());
+        let all =
+            with_corrections.map(|(key, stream)| (key.clone(), std::mem::take(&mut stream.corrections)));
+        for (key, corrections) in all.collect::<Vec<_>>() {
+            for (start, open) in corrections {
                 self.counts.corrections += 1;
                 self.counts.late += open.records.len() as u64;
                 let through = open.last_offset;

@@ -79,23 +79,26 @@ impl<L: Log> Owner<L> {
         self.follow_assignments()?;
         self.settings.plan = self.log.plan()?;
         let (mut turn, mut failed) = (OwnerTurn::default(), None);
-        let partitions: Vec<u32> = self.held.keys().copied().collect();
-        let memory = self.settings.memory / partitions.len().max(1);
-        for partition in partitions {
-            let Some(mut held) = self.held.remove(&partition) else {
-                continue;
-            };
-            let read = self.read(partition, &mut held, memory, &mut turn);
-            match read {
+        let memory = self.settings.memory / self.held.len().max(1);
+        let mut reading = Reading {
+            log: &mut self.log,
+            settings: &self.settings,
+            commit_interval: self.commit_interval,
+            memory,
+            turn: &mut turn,
+        };
+        self.held
+            .retain(|partition, held| match reading.read(*partition, held) {
                 Err(CommitError::Fenced) => {
-                    turn.fenced += 1;
-                    continue;
+                    reading.turn.fenced += 1;
+                    false
                 }
-                Err(CommitError::Log(error)) => failed = failed.or(Some(error)),
-                Ok(()) => {}
-            }
-            self.held.insert(partition, held);
-        }
+                Err(CommitError::Log(error)) => {
+                    failed.get_or_insert(error);
+                    true
+                }
+                Ok(()) => true,
+            });
         failed.map_or(Ok(turn), Err)
     }
 
@@ -125,23 +128,30 @@ impl<L: Log> Owner<L> {
     pub fn held(&self) -> usize {
         self.held.len()
     }
+}
 
-    fn read(
-        &mut self,
-        partition: u32,
-        held: &mut HeldPartition,
-        memory: usize,
-        turn: &mut OwnerTurn,
-    ) -> Result<(), CommitError<L::Error>> {
+/// A turn.
+struct Reading<'a, L> {
+    log: &'a mut L,
+    settings: &'a Settings,
+    commit_interval: i64,
+    /// Of each partition.
+    memory: usize,
+    turn: &'a mut OwnerTurn,
+}
+
+impl<L: Log> Reading<'_, L> {
+    fn read(&mut self, partition: u32, held: &mut HeldPartition) -> Result<(), CommitError<L::Error>> {
         if held.merge.is_none() {
             held.merge = self.load(partition)?;
         }
+        let turn = &mut *self.turn;
         let Some(merge) = &mut held.merge else {
             turn.unreadable_snapshots += 1;
             return Ok(());
         };
-        merge.settings_mut().plan = self.settings.plan.clone();
-        merge.settings_mut().memory = memory;
+        merge.settings_mut().plan.clone_from(&self.settings.plan);
+        merge.settings_mut().memory = self.memory;
         let fetched = self.log.fetch(partition, merge.next(), FETCH_BYTES)?;
         held.behind = fetched.end.saturating_sub(fetched.next);
         turn.behind += held.behind;

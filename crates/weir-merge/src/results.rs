@@ -1,7 +1,7 @@
 //! The encoding of a closed bucket or of a correction.
 
 use serde::{Deserialize, Serialize};
-use weir_state::{Header, Record, Table};
+use weir_state::{Header, Record};
 
 /// The first byte of a result.
 const VERSION: u8 = 1;
@@ -42,23 +42,26 @@ pub enum ResultError {
 }
 
 impl BucketResult {
-    /// Encodes results; also returns the number of series too large for a result. Equal contents give equal bytes.
+    /// The header of the records in the results of a bucket.
+    pub(crate) fn header(tenant: &str, (bucket_start, bucket_width): (i64, u32)) -> Header {
+        Header {
+            tenant: tenant.to_owned(),
+            bucket_start,
+            bucket_width,
+            ..Header::default()
+        }
+    }
+
+    /// Encodes the records of a bucket. Equal contents give equal bytes.
     pub(crate) fn encode(
         tenant: &str,
         (bucket_start, bucket_width): (i64, u32),
         occasion: Occasion,
         states: u64,
-        table: &Table,
-    ) -> (Vec<Vec<u8>>, u64) {
-        let header = Header {
-            tenant: tenant.to_owned(),
-            bucket_start,
-            bucket_width,
-            ..Header::default()
-        };
-        let (records, too_large) = table.encode(&header);
+        records: Vec<Vec<u8>>,
+    ) -> impl Iterator<Item = Vec<u8>> {
         let parts = records.len() as u32;
-        let results = (0..).zip(records).map(|(part, record)| {
+        (0..).zip(records).map(move |(part, record)| {
             let closed = BucketResult {
                 tenant: tenant.to_owned(),
                 bucket_start,
@@ -70,8 +73,7 @@ impl BucketResult {
                 record,
             };
             postcard::to_extend(&closed, vec![VERSION]).expect("all lengths are known")
-        });
-        (results.collect(), too_large.series)
+        })
     }
 
     pub fn decode(bytes: &[u8]) -> Result<(BucketResult, Record), ResultError> {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use weir_state::{AgentId, Header};
 
+use crate::agent::AgentEpochs;
 use crate::bucket::{Added, Bucket};
 use crate::closed::ClosedBuckets;
 use crate::sequence::RecordFacts;
@@ -55,6 +56,26 @@ pub(crate) struct PendingBucket {
     pub last_offset: u64,
     pub added: Added,
     pub records: Vec<(AgentId, u64, RecordFacts)>,
+}
+
+/// Terms of closing beside the buckets. Times are milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// The log's clock.
+    pub now: i64,
+    /// Time that a bucket waits for missing agents after its end.
+    pub grace: i64,
+    /// All agents are known.
+    pub is_known: bool,
+}
+
+/// The next bucket to close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    No,
+    /// It still waits for agents, unless memory is short.
+    IfFull(i64),
+    Now(i64),
 }
 
 /// A closed bucket.
@@ -234,7 +255,7 @@ impl Stream {
 
     /// Whether every live agent has passed the oldest open bucket. `has_hole`: whether a record of an agent is missing there.
     /// Between records each agent is checked once: a fleet has thousands, and each record asks.
-    pub fn is_passed(&mut self, bucket: i64, width: u32, has_hole: impl Fn(AgentId, i64) -> bool) -> bool {
+    fn is_passed(&mut self, bucket: i64, width: u32, has_hole: impl Fn(AgentId, i64) -> bool) -> bool {
         let is_awaited = |agent: AgentId, member: &Member| {
             member.is_expected(bucket, width) && (member.passed < bucket || has_hole(agent, bucket))
         };
@@ -273,8 +294,40 @@ impl Stream {
         Some(open)
     }
 
+    /// The next bucket to close.
+    pub fn due(&mut self, width: u32, terms: &Terms, agents: &BTreeMap<AgentId, AgentEpochs>) -> Due {
+        if self.open.is_empty() {
+            return Due::No;
+        }
+        let &Terms { now, grace, .. } = terms;
+        if let Some(start) = self.left_ahead(now, grace) {
+            return Due::Now(start);
+        }
+        let Some((start, is_over)) = self.oldest(now, grace, width) else {
+            return Due::No;
+        };
+        // Agents spread their sending over the following bucket. Until its end a new agent may still send.
+        let open = self.open.get(&start);
+        let ended = open.map_or(i64::MAX, |open| open.ended_in_time(start, width));
+        let mut is_passed = || {
+            terms.is_known
+                && ended.saturating_add(i64::from(width) * 1000) <= now
+                && self.is_passed(start, width, |agent, bucket| {
+                    agents.get(&agent).is_some_and(|agent| agent.has_hole_at(bucket))
+                })
+        };
+        let end = start.saturating_add(i64::from(width)).saturating_mul(1000);
+        if is_over || is_passed() {
+            Due::Now(start)
+        } else if end.saturating_add(grace) <= now {
+            Due::IfFull(start)
+        } else {
+            Due::No
+        }
+    }
+
     /// A bucket of a clock that was ahead, whose time is over although it is in the future. It does not wait for others, and they not for it.
-    pub fn left_ahead(&self, now: i64, grace: i64) -> Option<i64> {
+    fn left_ahead(&self, now: i64, grace: i64) -> Option<i64> {
         let near = now.saturating_add(grace).div_euclid(1000);
         let mut ahead = self.open.range(near.saturating_add(1)..);
         let left = ahead.find(|(_, open)| open.ended.saturating_add(grace) <= now);
@@ -282,7 +335,7 @@ impl Stream {
     }
 
     /// The oldest open bucket, unless it is in the future, and whether its time or that of one after it is over.
-    pub fn oldest(&self, now: i64, grace: i64, width: u32) -> Option<(i64, bool)> {
+    fn oldest(&self, now: i64, grace: i64, width: u32) -> Option<(i64, bool)> {
         let mut open = self.open.range(..=now.div_euclid(1000));
         let (start, _) = open.clone().next()?;
         let is_over =
@@ -297,6 +350,12 @@ impl Stream {
         })
         .sum::<usize>()
             + self.members.len() * (size_of::<(AgentId, Member)>() + 16)
+    }
+
+    /// Bytes that closing the largest bucket takes besides.
+    pub fn closing_bytes(&self) -> usize {
+        let all = self.open.values().chain(self.corrections.values());
+        all.map(|open| open.bucket.closing_bytes()).max().unwrap_or(0)
     }
 
     /// `now`: the second of the log's clock.

@@ -3,6 +3,19 @@
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// A list that is full grows by this part of its length: one that doubles holds up to three times its content while it grows.
+const GROWTH: usize = 4;
+
+/// Makes room for more entries in a list that may become long.
+pub(crate) fn make_room<T>(list: &mut Vec<T>, more: usize) {
+    if list.capacity() - list.len() < more {
+        list.reserve_exact(more.max(list.len() / GROWTH).max(LEAST_ENTRIES));
+    }
+}
+
+/// A short list does not grow entry by entry.
+const LEAST_ENTRIES: usize = 16;
+
 #[derive(Debug)]
 pub(crate) struct Texts {
     seed: u64,
@@ -35,7 +48,12 @@ impl Texts {
             return found;
         }
         let number = self.ends.len() as u32;
+        if self.text.capacity() - self.text.len() < text.len() {
+            let more = text.len().max(self.text.len() / GROWTH);
+            self.text.reserve_exact(more.max(LEAST_ENTRIES));
+        }
         self.text.push_str(text);
+        make_room(&mut self.ends, 1);
         self.ends.push(self.text.len() as u32);
         let (all, ends, seed) = (&self.text, &self.ends, self.seed);
         self.numbers.insert_unique(self.hash(text), number, |number| {
@@ -52,8 +70,12 @@ impl Texts {
         hash(text, self.seed)
     }
 
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
     pub fn heap_bytes(&self) -> usize {
-        self.text.capacity() + self.ends.capacity() * 4 + self.numbers.capacity() * 5
+        self.text.capacity() + self.ends.capacity() * 4 + self.numbers.allocation_size()
     }
 }
 

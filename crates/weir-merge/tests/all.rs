@@ -1,5 +1,8 @@
 //! Owners and their log.
 
+// A packer for each thread of the tests.
+#![allow(clippy::disallowed_macros)]
+
 mod format;
 mod merge;
 mod simulation;

@@ -246,11 +246,8 @@ fn every_form_is_read_by_a_program_from_the_page() {
     for value in [-40.0, 0.0, 1.0, 1.5, 2e6] {
         sketch.insert(value, 3);
     }
-    add(
-        Kind::Distribution,
-        State::Distribution(Distribution::new(&sketch, 0.25)),
-    );
-    add(Kind::Distribution, State::Distribution(Distribution::default()));
+    add(Kind::Distribution, Distribution::new(&sketch, 0.25).into());
+    add(Kind::Distribution, Distribution::default().into());
     let record = publisher.close(true).records.remove(0).bytes;
     assert_eq!(record[1] & 1, 1, "it is compressed");
     assert_eq!(

@@ -76,7 +76,7 @@ fn state(part: &Part) -> State {
         Kind::Distribution => {
             let mut sketch = Sketch::new();
             values().for_each(|value| sketch.insert_one(value));
-            State::Distribution(Distribution::new(&sketch, 0.25))
+            Distribution::new(&sketch, 0.25).into()
         }
     }
 }

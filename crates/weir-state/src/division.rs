@@ -26,6 +26,11 @@ impl Piece {
     }
 }
 
+/// Whether a state has several pieces.
+pub(crate) fn is_divided(state: &State) -> bool {
+    matches!(state, State::Set(Members::Exact(members)) if members.bytes() > SET_PIECE_BYTES)
+}
+
 /// The pieces of a state.
 pub(crate) fn pieces(state: &State) -> Vec<Cow<'_, State>> {
     let State::Set(Members::Exact(members)) = state else {

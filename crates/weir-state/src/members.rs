@@ -33,6 +33,11 @@ pub struct Distinct {
 }
 
 impl Distinct {
+    /// The length of all members together.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn insert(&mut self, member: &[u8]) {
         if !self.members.contains(member) {
             self.bytes += member.len();
@@ -107,10 +112,10 @@ impl Members {
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        /// A member's place in the tree and an allocation for some text.
-        const MEMBER_BYTES: usize = 72;
+        /// A member's place in the tree and what its allocation takes beside its text.
+        const MEMBER_BYTES: usize = 56;
         match self {
-            Members::Exact(members) => members.len() * MEMBER_BYTES,
+            Members::Exact(members) => members.len() * MEMBER_BYTES + members.bytes,
             Members::Estimate(estimate) => estimate.registers().len(),
         }
     }

@@ -7,6 +7,9 @@ use crate::wire::Writer;
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
 
+/// A body that is not longer has no shorter form: magic number, header of the frame and header of a block.
+const FRAME_BYTES: usize = 9;
+
 /// Packs records in sequence, with one compressor for all.
 #[derive(Default)]
 pub struct Packer {
@@ -42,6 +45,9 @@ impl Packer {
     }
 
     fn compressed(&mut self, body: &[u8]) -> Option<Vec<u8>> {
+        if body.len() <= FRAME_BYTES {
+            return None;
+        }
         if self.compressor.is_none() {
             self.compressor = zstd::bulk::Compressor::new(zstd::DEFAULT_COMPRESSION_LEVEL).ok();
         }

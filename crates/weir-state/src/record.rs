@@ -167,8 +167,11 @@ impl Record {
     fn read_series(&mut self, reader: &mut Reader<'_>, used: &mut [bool]) -> Result<(), Error> {
         const WHAT: &str = "the order of series";
         let count = reader.count(SERIES_BYTES_MIN)?;
-        self.rows.reserve(count.min(ROWS_RESERVED));
-        for _ in 0..count {
+        for at in 0..count {
+            if at == self.rows.capacity() {
+                // Doubled, but never for more than there are.
+                self.rows.reserve_exact((count - at).min(at.max(ROWS_RESERVED)));
+            }
             let row = self.read_row(reader, used)?;
             // Texts ascend, so their numbers compare as they do.
             if self

@@ -43,7 +43,14 @@ pub enum State {
     Set(Members),
     /// Histograms and timings.
     Samples(Samples),
-    Distribution(Distribution),
+    /// In a box: most series are counters, and all take the room of the largest.
+    Distribution(Box<Distribution>),
+}
+
+impl From<Distribution> for State {
+    fn from(distribution: Distribution) -> Self {
+        State::Distribution(Box::new(distribution))
+    }
 }
 
 impl State {
@@ -79,11 +86,12 @@ impl State {
             State::Gauge(_) => 0,
             State::Set(members) => members.heap_bytes(),
             State::Samples(samples) => samples.heap_bytes(),
-            State::Distribution(distribution) => distribution.heap_bytes(),
+            State::Distribution(distribution) => size_of::<Distribution>() + distribution.heap_bytes(),
         }
     }
 
-    pub(crate) fn keep_within(&mut self, bounds: &Bounds) {
+    /// A set or samples above the bounds become a summary.
+    pub fn keep_within(&mut self, bounds: &Bounds) {
         match self {
             State::Set(members) => members.keep_within(bounds),
             State::Samples(samples) => samples.keep_within(bounds),
@@ -107,7 +115,7 @@ impl State {
             Kind::Gauge => Gauge::read(own, reader).map(State::Gauge),
             Kind::Set => Members::read(reader).map(State::Set),
             Kind::Histogram | Kind::Timing => Samples::read(reader).map(State::Samples),
-            Kind::Distribution => Distribution::read(reader).map(State::Distribution),
+            Kind::Distribution => Distribution::read(reader).map(State::from),
         }
     }
 }

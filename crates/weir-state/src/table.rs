@@ -82,22 +82,21 @@ impl Table {
     /// As records: at least one, each small enough. `first`: the header of the first; those that follow have the next
     /// numbers.
     pub fn encode(&self, first: &Header) -> (Vec<Vec<u8>>, TooLarge) {
-        let (records, _, too_large) = self.encode_counted(first);
-        (records, too_large)
+        self.encode_with(first, &mut Packer::default())
     }
 
-    /// The same with the number of states in all records: a set may be in several.
-    pub fn encode_counted(&self, first: &Header) -> (Vec<Vec<u8>>, u64, TooLarge) {
+    /// The same with a packer that other records had.
+    pub fn encode_with(&self, first: &Header, packer: &mut Packer) -> (Vec<Vec<u8>>, TooLarge) {
         let (parts, too_large) = self.parts(first.agent);
         let count = parts.len() as u32;
-        let (mut states, mut packer) = (0, Packer::default());
+        let mut states = 0;
         let mut records = Vec::with_capacity(parts.len());
         for (part, series) in (0..count).zip(&parts) {
             let header = first.of_part(part, count, states);
             states += series.len() as u64;
             records.push(packer.pack(&header, &series.body(header.bucket_start)));
         }
-        (records, states, too_large)
+        (records, too_large)
     }
 
     fn parts(&self, own: AgentId) -> (Vec<Part<'_>>, TooLarge) {

@@ -1,4 +1,5 @@
 //! State as bytes.
 
 mod merge;
+mod rows;
 mod stream;

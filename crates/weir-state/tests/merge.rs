@@ -21,14 +21,14 @@ const START: i64 = 1_700_000_000;
 
 /// One agent's state of one series in one bucket.
 #[derive(Clone, Debug)]
-struct Part {
+pub struct Part {
     identity: Identity,
     seen: i64,
     agent: u8,
     values: Vec<i32>,
 }
 
-fn facts(seen: i64) -> Facts {
+pub fn facts(seen: i64) -> Facts {
     let suffixes = if seen % 2 == 0 {
         u32::MAX
     } else {
@@ -52,7 +52,7 @@ fn identity() -> impl Strategy<Value = Identity> {
     })
 }
 
-fn parts() -> impl Strategy<Value = Vec<Part>> {
+pub fn parts() -> impl Strategy<Value = Vec<Part>> {
     let part = (
         identity(),
         -30i64..10,
@@ -92,7 +92,7 @@ fn state(part: &Part) -> State {
         Kind::Distribution => {
             let mut sketch = Sketch::new();
             values().for_each(|value| sketch.insert_one(value));
-            State::Distribution(Distribution::new(&sketch, 0.25))
+            Distribution::new(&sketch, 0.25).into()
         }
     }
 }
@@ -101,7 +101,7 @@ fn weight(value: f64) -> f64 {
     if value > 3.0 { 2.5 } else { 1.0 }
 }
 
-fn table<'a>(parts: impl IntoIterator<Item = &'a Part>) -> Table {
+pub fn table<'a>(parts: impl IntoIterator<Item = &'a Part>) -> Table {
     let mut table = Table::new(BOUNDS);
     for part in parts {
         table.add(part.identity.clone(), facts(part.seen), state(part));
@@ -109,7 +109,7 @@ fn table<'a>(parts: impl IntoIterator<Item = &'a Part>) -> Table {
     table
 }
 
-fn header() -> Header {
+pub fn header() -> Header {
     Header {
         tenant: "t".into(),
         host: String::new(),

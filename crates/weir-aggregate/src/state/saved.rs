@@ -55,7 +55,7 @@ impl State {
                 };
                 let body = self.distributions.body(open, at);
                 let distribution = body.map_or(none, |sketch| Distribution::new(sketch, rest));
-                (self.distributions.seen(at), Record::Distribution(distribution))
+                (self.distributions.seen(at), distribution.into())
             }
         };
         (seen > 0).then_some(Saved { seen, state })

@@ -6,14 +6,15 @@ use weir_merge::{BucketResult, Ledger, Merge, Occasion, QuarantinedRecord};
 use weir_state::Record;
 
 use super::agents::{Truth, Truths};
-use super::world::{Partition, World};
-use crate::support::{WIDTH, decoded, names, sum};
+use super::world::{Group, Partition, World};
+use crate::support::{WIDTH, names, sum};
 
 /// The results of a partition equal those of a naive merge: each record once, or a reason.
-pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) {
-    let results = decoded(&world.partitions[partition as usize].results);
-    closed_once(&results, world.has_stepped);
-    merged_once(&results);
+pub fn partition(world: &World, group: Group, truths: &Truths, partition: u32, merge: &Merge) {
+    let of = &world.of(group)[partition as usize];
+    let results = &of.decoded;
+    closed_once(results, world.has_stepped);
+    merged_once(results);
     let ledger = merge.ledger();
     assert_eq!(ledger.difference(), 0, "partition {partition}: {ledger:?}");
     for (agent, ledger) in merge.ledgers() {
@@ -25,12 +26,11 @@ pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) 
     }
     assert_eq!(ledger.open, 0, "{ledger:?}");
     let merged = names(results.iter().map(|(_, record)| record));
-    in_its_bucket(&results, truths);
+    in_its_bucket(results, truths);
     let own = truths
         .iter()
         .filter(|(key, _)| key.2 == partition)
         .map(|(_, truth)| truth);
-    let of = &world.partitions[partition as usize];
     match of.start == 0 && of.damaged.is_empty() {
         true => equals_the_truth(own, &merged, ledger),
         false => lost_at_most(own, &merged, of, &merge.refused().collect::<Vec<_>>()),
@@ -38,11 +38,10 @@ pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) 
 }
 
 /// Once clocks are right and nothing fails, every record is in its bucket when that closes.
-pub fn on_time(world: &World, truths: &Truths, partition: u32, (from, to): (i64, i64)) {
+pub fn on_time(world: &World, group: Group, truths: &Truths, partition: u32, (from, to): (i64, i64)) {
     let width = i64::from(WIDTH);
-    let of = &world.partitions[partition as usize];
-    let results = decoded(&of.results);
-    let closed = results.iter().zip(&of.written);
+    let of = &world.of(group)[partition as usize];
+    let closed = of.decoded.iter().zip(&of.written);
     let closed = closed.filter(|((result, _), _)| matches!(result.occasion, Occasion::Closed { .. }));
     // While a clock was ahead.
     let too_early = closed

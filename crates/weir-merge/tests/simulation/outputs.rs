@@ -6,7 +6,7 @@ use weir_merge::{BucketResult, CorrectionPolicy, Delivery, Follower, Occasion};
 use weir_protocol::Kind;
 use weir_state::{ExactSum, Record, State, Table};
 
-use super::world::{Shared, SimulatedLog, World};
+use super::world::{Group, OTHER, Shared, SimulatedLog, World};
 
 /// The ways in which receivers treat points; a merge has some of them.
 pub const POLICIES: [CorrectionPolicy; 3] = [
@@ -37,8 +37,10 @@ pub const POLICIES: [CorrectionPolicy; 3] = [
 const PATIENCE: i64 = 80_000;
 
 /// The receiver of one output.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Receiver {
+    /// The owners that it receives from.
+    group: Group,
     /// It accepts nothing.
     pub is_dead: bool,
     /// By partition: how often each result was accepted.
@@ -49,6 +51,7 @@ pub struct Receiver {
 
 /// One output of an owner.
 pub struct Sending {
+    group: Group,
     output: usize,
     pub follower: Follower<SimulatedLog>,
     under_way: Option<UnderWay>,
@@ -76,6 +79,11 @@ impl Sending {
             output: Some(output),
         };
         Sending {
+            group: if owner == OTHER {
+                Group::Other
+            } else {
+                Group::First
+            },
             output,
             follower: Follower::new(log, POLICIES[output], PATIENCE),
             under_way: None,
@@ -117,7 +125,7 @@ impl Sending {
                 let world = world.borrow();
                 for range in &under_way.ranges {
                     // An owner that does not know of its successor.
-                    let sent = &world.partitions[range.partition as usize].sent[&self.output];
+                    let sent = &world.of(self.group)[range.partition as usize].sent[&self.output];
                     if sent.generation != range.generation {
                         *receiver.disturbances.entry(range.partition).or_default() += 1;
                     }
@@ -145,20 +153,29 @@ impl Sending {
 }
 
 impl Receiver {
+    pub fn new(group: Group) -> Self {
+        Receiver {
+            group,
+            is_dead: false,
+            accepted: BTreeMap::new(),
+            disturbances: BTreeMap::new(),
+        }
+    }
+
     /// It accepts exactly what the results say.
     fn accept(&mut self, world: &World, delivery: &Delivery, ranges: &[Range], policy: &CorrectionPolicy) {
         let mut expected = Vec::new();
         for range in ranges {
-            let results = &world.partitions[range.partition as usize].results;
+            let results = &world.of(self.group)[range.partition as usize].decoded;
             let accepted = self.accepted.entry(range.partition).or_default();
             accepted.resize(accepted.len().max(range.behind as usize), 0);
             for at in range.from as usize..range.behind as usize {
                 accepted[at] += 1;
-                expected.push(BucketResult::decode(&results[at]).expect("a result"));
+                expected.push(&results[at]);
             }
         }
         let (mut sum, mut found) = (ExactSum::default(), ExactSum::default());
-        for (result, record) in &expected {
+        for (result, record) in expected.iter().copied() {
             let is_late = matches!(result.occasion, Occasion::Late { .. });
             if !is_late || policy.adds_up || policy.counters {
                 count(record, &mut sum);
@@ -180,7 +197,7 @@ impl Receiver {
 
     /// Every result has arrived, and no more often than its partition was disturbed.
     pub fn check(&self, world: &World, output: usize) {
-        for (partition, of) in (0..).zip(&world.partitions) {
+        for (partition, of) in (0..).zip(world.of(self.group)) {
             let results = of.results.len();
             let accepted = self.accepted.get(&partition).map_or(&[][..], Vec::as_slice);
             assert_eq!(accepted.len(), results, "partition {partition}, output {output}");
@@ -197,7 +214,7 @@ impl Receiver {
                 );
             }
             let repeated: u32 = accepted.iter().map(|times| times - 1).sum();
-            let most = most_in_a_bucket(&of.results, &POLICIES[output]);
+            let most = most_in_a_bucket(&of.decoded, &POLICIES[output]);
             assert!(
                 u64::from(repeated) <= u64::from(disturbances) * most,
                 "{repeated} results of partition {partition} came again to output {output} after {disturbances} disturbances"
@@ -207,13 +224,12 @@ impl Receiver {
 }
 
 /// The most results that are given at once: one bucket, and the corrections before it. Sums take all that is late.
-fn most_in_a_bucket(results: &[Vec<u8>], policy: &CorrectionPolicy) -> u64 {
+fn most_in_a_bucket(results: &[(BucketResult, Record)], policy: &CorrectionPolicy) -> u64 {
     if policy.adds_up {
         return results.len() as u64;
     }
     let (mut most, mut run, mut bucket) = (0, 0, None);
-    for bytes in results {
-        let result = BucketResult::read(bytes).expect("a result");
+    for (result, _) in results {
         let its_bucket = (result.bucket_start, result.bucket_width);
         let is_late = matches!(result.occasion, Occasion::Late { .. });
         if bucket.is_some_and(|bucket| is_late || bucket != its_bucket) {

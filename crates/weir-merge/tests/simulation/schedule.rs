@@ -1,13 +1,13 @@
 //! One schedule: a fleet and its events.
 
-use weir_merge::{Owner, Settings};
+use weir_merge::{Owner, OwnerTurn, Settings};
 use weir_state::Bounds;
 
 use super::agents::{Agent, MAX_SKEW, Network, Truths};
 use super::check;
 use super::outputs::{POLICIES, Receiver, Sending, disturb};
 use super::random::Random;
-use super::world::{Faults, Shared, SimulatedLog, World};
+use super::world::{Faults, Group, OTHER, Shared, SimulatedLog, World};
 use crate::support::START;
 
 /// A fleet with its log and its owners.
@@ -22,6 +22,8 @@ pub struct Fleet {
     pub network: Network,
     /// By output.
     pub receivers: Vec<Receiver>,
+    /// Another group of one owner, with receivers of its own.
+    other: Option<(Place, Vec<Receiver>)>,
     /// Seconds that the log keeps messages. Zero: unlimited.
     pub retention: i64,
     /// Of owners, milliseconds.
@@ -48,6 +50,10 @@ pub fn settings() -> Settings {
     }
 }
 
+fn receivers(group: Group) -> Vec<Receiver> {
+    POLICIES.iter().map(|_| Receiver::new(group)).collect()
+}
+
 pub fn start_owner(world: &Shared, number: usize) -> Place {
     let log = SimulatedLog {
         world: world.clone(),
@@ -64,6 +70,34 @@ pub fn start_owner(world: &Shared, number: usize) -> Place {
     }
 }
 
+impl Place {
+    fn turns(&mut self, world: &Shared, receivers: &mut [Receiver], random: &mut Random) -> bool {
+        let mut has_changed = false;
+        let is_calm = world.borrow().faults == Faults::default();
+        for _ in 0..3 {
+            match self.owner.turn() {
+                // At the same time nothing else comes.
+                Ok(turn) if turn == OwnerTurn::default() && is_calm => break,
+                Ok(turn) => has_changed |= turn != OwnerTurn::default(),
+                Err(_) => {
+                    has_changed = true;
+                    break;
+                }
+            }
+        }
+        for (output, sending) in self.outputs.iter_mut().enumerate() {
+            let steps = 1 + random.below(8);
+            for _ in 0..steps {
+                if !sending.step(world, &mut receivers[output], &POLICIES[output]) {
+                    break;
+                }
+                has_changed = true;
+            }
+        }
+        has_changed
+    }
+}
+
 impl Fleet {
     pub fn new(seed: u64, agents: u8, partitions: u32, owners: usize) -> Self {
         let world = World::new(seed, partitions);
@@ -74,7 +108,8 @@ impl Fleet {
             random_of_outputs: Random::new(seed ^ 1),
             owners: (0..owners).map(|number| start_owner(&world, number)).collect(),
             network: Network::default(),
-            receivers: POLICIES.iter().map(|_| Receiver::default()).collect(),
+            receivers: receivers(Group::First),
+            other: None,
             retention: 0,
             commit_interval: 0,
             healed: (0, 0),
@@ -82,6 +117,35 @@ impl Fleet {
         };
         fleet.rebalance();
         fleet
+    }
+
+    /// Starts an owner of another group, which gets all partitions, or kills it and starts the next one. Nothing may have been appended
+    /// before the first.
+    fn start_other(&mut self) {
+        let receivers = match self.other.take() {
+            Some((killed, mut receivers)) => {
+                for (output, sending) in killed.outputs.iter().enumerate() {
+                    disturb(&mut receivers, output, &sending.under_way());
+                }
+                receivers
+            }
+            None => {
+                let mut world = self.world.borrow_mut();
+                world.others = world.partitions.iter().map(|_| Default::default()).collect();
+                receivers(Group::Other)
+            }
+        };
+        let mut place = start_owner(&self.world, OTHER);
+        place.owner.set_commit_interval(self.commit_interval);
+        self.other = Some((place, receivers));
+        let mut world = self.world.borrow_mut();
+        world.news.insert(OTHER, Vec::new());
+        for output in 0..POLICIES.len() {
+            world.news_of_outputs.insert((output, OTHER), Vec::new());
+        }
+        for partition in 0..world.others.len() as u32 {
+            world.assign_all(partition, OTHER);
+        }
     }
 
     /// Assigns every partition to an owner that is not stopped.
@@ -134,23 +198,16 @@ impl Fleet {
         (0..seconds).for_each(|_| self.second());
     }
 
-    /// Each owner reads a few times. After an error of its log it tries again in the next turn.
-    pub fn turns(&mut self) {
+    /// Each owner reads a few times. After an error of its log it tries again in the next turn. `false`: nothing has changed.
+    pub fn turns(&mut self) -> bool {
+        let mut has_changed = false;
         for place in self.owners.iter_mut().filter(|place| !place.is_stopped) {
-            for _ in 0..3 {
-                if place.owner.turn().is_err() {
-                    break;
-                }
-            }
-            for (output, sending) in place.outputs.iter_mut().enumerate() {
-                let steps = 1 + self.random_of_outputs.below(8);
-                for _ in 0..steps {
-                    if !sending.step(&self.world, &mut self.receivers[output], &POLICIES[output]) {
-                        break;
-                    }
-                }
-            }
+            has_changed |= place.turns(&self.world, &mut self.receivers, &mut self.random_of_outputs);
         }
+        if let Some((place, receivers)) = &mut self.other {
+            has_changed |= place.turns(&self.world, receivers, &mut self.random_of_outputs);
+        }
+        has_changed
     }
 
     /// Kills an owner and starts another one. It gets its partitions with the next rebalance.
@@ -166,6 +223,14 @@ impl Fleet {
         world.news.insert(number, Vec::new());
         for output in 0..POLICIES.len() {
             world.news_of_outputs.insert((output, number), Vec::new());
+        }
+    }
+
+    /// The receivers of an output accept nothing, or all again. Those of both groups are at the same place.
+    fn kill_receiver(&mut self, output: usize, is_dead: bool) {
+        self.receivers[output].is_dead = is_dead;
+        if let Some((_, receivers)) = &mut self.other {
+            receivers[output].is_dead = is_dead;
         }
     }
 
@@ -185,9 +250,7 @@ impl Fleet {
             agent.is_connected = true;
         }
         self.owners.iter_mut().for_each(|place| place.is_stopped = false);
-        self.receivers
-            .iter_mut()
-            .for_each(|receiver| receiver.is_dead = false);
+        (0..POLICIES.len()).for_each(|output| self.kill_receiver(output, false));
         self.rebalance();
         self.seconds(100);
         self.healed.1 = self.world.borrow().now / 1000;
@@ -201,33 +264,68 @@ impl Fleet {
                 self.seconds(10);
             }
         }
-        for _ in 0..200 {
-            self.turns();
-        }
+        self.finish();
         // Late series that wait for another bucket in vain are given after a while.
         self.seconds(100);
+        self.finish();
+        // An output of sums waits in vain for each partition that has nothing more.
+        let partitions = self.world.borrow().partitions.len();
+        for _ in 1..partitions {
+            if !self.has_delivered() {
+                self.seconds(100);
+                self.finish();
+            }
+        }
+    }
+
+    /// Whether all outputs have all results.
+    fn has_delivered(&self) -> bool {
+        let world = self.world.borrow();
+        let mut partitions = world.partitions.iter().chain(&world.others);
+        partitions.all(|of| {
+            let results = of.results.len() as u64;
+            of.sent.values().all(|sent| sent.position == results)
+        })
+    }
+
+    /// Turns until one changes nothing: without faults and without time passing, no later one would.
+    fn finish(&mut self) {
         for _ in 0..200 {
-            self.turns();
+            if !self.turns() {
+                return;
+            }
         }
     }
 
     /// A bucket may be open without a state.
     fn has_open_buckets(&self) -> bool {
-        let merges = self.owners.iter().flat_map(|place| place.owner.merges());
+        let merges = self.places().flat_map(|(_, place)| place.owner.merges());
         let mut streams = merges.flat_map(|(_, merge)| merge.streams());
         streams.any(|stream| stream.open_buckets > 0)
+    }
+
+    fn places(&self) -> impl Iterator<Item = (Group, &Place)> {
+        let owners = self.owners.iter().map(|place| (Group::First, place));
+        owners.chain(self.other.iter().map(|(place, _)| (Group::Other, place)))
     }
 
     pub fn check(&self) {
         let world = self.world.borrow();
         let mut checked = 0;
-        for (partition, merge) in self.owners.iter().flat_map(|place| place.owner.merges()) {
-            check::partition(&world, &self.truths, partition, merge);
-            check::on_time(&world, &self.truths, partition, self.healed);
-            checked += 1;
+        for (group, place) in self.places() {
+            for (partition, merge) in place.owner.merges() {
+                check::partition(&world, group, &self.truths, partition, merge);
+                check::on_time(&world, group, &self.truths, partition, self.healed);
+                checked += 1;
+            }
         }
-        assert!(checked >= world.partitions.len(), "a partition has no owner");
-        for (output, receiver) in self.receivers.iter().enumerate() {
+        let partitions = world.partitions.len() + world.others.len();
+        assert!(checked >= partitions, "a partition has no owner");
+        let others = self
+            .other
+            .iter()
+            .flat_map(|(_, receivers)| receivers.iter().enumerate());
+        for (output, receiver) in self.receivers.iter().enumerate().chain(others) {
             receiver.check(&world, output);
         }
     }
@@ -265,6 +363,9 @@ pub fn run(seed: u64) {
     if random.one_in(4) {
         fleet.retention = 20 + random.below(60) as i64;
     }
+    if seed % 6 == 5 {
+        fleet.start_other();
+    }
     for _ in 0..100 + random.below(100) {
         happen(&mut fleet, &mut random);
         fleet.second();
@@ -289,7 +390,12 @@ fn happen(fleet: &mut Fleet, random: &mut Random) {
         4 | 5 => fleet.agents[agent].is_connected = true,
         6 => fleet.agents[agent].clock = [0, 3_600_000, -3_600_000, 4000, -4000][random.below(5) as usize],
         7 => fleet.agents[agent].clock = 0,
-        8 => fleet.kill_owner(owner),
+        8 => {
+            fleet.kill_owner(owner);
+            if fleet.other.is_some() {
+                fleet.start_other();
+            }
+        }
         9 | 10 => fleet.rebalance(),
         11 => fleet.owners[owner].is_stopped = true,
         12..15 => fleet.owners[owner].is_stopped = false,
@@ -297,8 +403,8 @@ fn happen(fleet: &mut Fleet, random: &mut Random) {
         16 | 17 => drop(fleet.world.borrow_mut().deaf.remove(&owner)),
         18 => fleet.agents[agent].drop_oldest(random.below(4) as usize),
         19 if random.one_in(3) => fleet.raise_partitions(),
-        20 => fleet.receivers[random.below(POLICIES.len() as u64) as usize].is_dead = true,
-        21 | 22 => fleet.receivers[random.below(POLICIES.len() as u64) as usize].is_dead = false,
+        20 => fleet.kill_receiver(random.below(POLICIES.len() as u64) as usize, true),
+        21 | 22 => fleet.kill_receiver(random.below(POLICIES.len() as u64) as usize, false),
         24 | 25 => fleet.step_clocks(random),
         26 => fleet.world.borrow_mut().damage(),
         23 => {
@@ -333,6 +439,10 @@ impl Fleet {
             return;
         }
         world.partitions.push(Default::default());
+        if !world.others.is_empty() {
+            world.others.push(Default::default());
+            world.assign_all(count - 1, OTHER);
+        }
         let from = (world.now / 1000 - START).div_euclid(10) * 10 + START + 30;
         world.plan.announce(from, count);
         drop(world);

@@ -7,14 +7,16 @@ use std::rc::Rc;
 use weir_merge::{Assignment, BucketResult, Commit, CommitError, Fetched, Log, Message, Plan};
 use weir_state::Record;
 
+use super::outputs::POLICIES;
 use super::random::Random;
+use crate::support::decoded;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the log does not answer")]
 pub struct Unreachable;
 
 /// Frequency of each fault: one in this many cases; zero for never.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub fetch_fails: u64,
     /// Messages are returned in another order, some twice, and some earlier ones.
@@ -35,8 +37,9 @@ pub struct Partition {
     pub damaged: BTreeSet<u64>,
     pub generation: u64,
     pub commits: Vec<Commit>,
-    /// The results of all commits, and when each was written.
+    /// The results of all commits, the same decoded, and when each was written.
     pub results: Vec<Vec<u8>>,
+    pub decoded: Vec<(BucketResult, Record)>,
     pub written: Vec<i64>,
     /// By output.
     pub sent: BTreeMap<usize, Sent>,
@@ -62,6 +65,8 @@ pub struct World {
     pub faults: Faults,
     pub plan: Plan,
     pub partitions: Vec<Partition>,
+    /// The same records as another group of owners has them, with its own results; empty: there is no other group.
+    pub others: Vec<Partition>,
     /// Assignments that each owner has not received yet.
     pub news: BTreeMap<usize, Vec<Assignment>>,
     /// The same for each output of each owner.
@@ -86,6 +91,7 @@ impl World {
             faults: Faults::default(),
             plan: Plan::new(partitions),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
+            others: Vec::new(),
             news: BTreeMap::new(),
             news_of_outputs: BTreeMap::new(),
             deaf: BTreeSet::new(),
@@ -94,13 +100,28 @@ impl World {
         }))
     }
 
+    pub fn of(&self, group: Group) -> &[Partition] {
+        match group {
+            Group::First => &self.partitions,
+            Group::Other => &self.others,
+        }
+    }
+
+    fn of_mut(&mut self, group: Group) -> &mut [Partition] {
+        match group {
+            Group::First => &mut self.partitions,
+            Group::Other => &mut self.others,
+        }
+    }
+
     /// Assigns a partition to an owner. Earlier owners are notified and fenced.
     pub fn assign(&mut self, partition: u32, owner: usize) {
-        let at = &mut self.partitions[partition as usize];
+        let group = group_of(owner);
+        let at = &mut self.of_mut(group)[partition as usize];
         at.generation += 1;
         let generation = at.generation;
         for (other, news) in &mut self.news {
-            if *other != owner {
+            if *other != owner && group_of(*other) == group {
                 news.push(Assignment::Revoked { partition });
             }
         }
@@ -112,14 +133,15 @@ impl World {
 
     /// The same for one output.
     pub fn assign_to_output(&mut self, output: usize, partition: u32, owner: usize) {
-        let sent = self.partitions[partition as usize]
+        let group = group_of(owner);
+        let sent = self.of_mut(group)[partition as usize]
             .sent
             .entry(output)
             .or_default();
         sent.generation += 1;
         let generation = sent.generation;
         for ((of, other), news) in &mut self.news_of_outputs {
-            if *of == output && *other != owner {
+            if *of == output && *other != owner && group_of(*other) == group {
                 news.push(Assignment::Revoked { partition });
             }
         }
@@ -128,6 +150,14 @@ impl World {
             partition,
             generation,
         });
+    }
+
+    /// The same with all outputs.
+    pub fn assign_all(&mut self, partition: u32, owner: usize) {
+        self.assign(partition, owner);
+        for output in 0..POLICIES.len() {
+            self.assign_to_output(output, partition, owner);
+        }
     }
 
     pub fn append(&mut self, partition: u32, sent: i64, bytes: &[u8]) -> u64 {
@@ -146,6 +176,10 @@ impl World {
             sent,
             bytes: bytes.to_vec(),
         });
+        if let Some(other) = self.others.get_mut(partition as usize) {
+            other.stored.push(self.now);
+            other.messages.extend(messages.last().cloned());
+        }
         offset
     }
 
@@ -162,18 +196,43 @@ impl World {
         let end = at.messages.len() as u64;
         if end > at.start {
             let back = 1 + self.random.below(end.min(20));
-            at.damaged.insert(end.saturating_sub(back).max(at.start));
+            let offset = end.saturating_sub(back).max(at.start);
+            at.damaged.insert(offset);
+            self.others
+                .get_mut(partition)
+                .map(|other| other.damaged.insert(offset));
         }
     }
 
     /// Deletes messages older than this many seconds.
     pub fn retain(&mut self, seconds: i64) {
         let oldest = self.now + self.clock - seconds * 1000;
-        for partition in &mut self.partitions {
+        for partition in self.partitions.iter_mut().chain(&mut self.others) {
             let messages = partition.messages.iter();
             let old = messages.take_while(|message| message.appended < oldest).count();
             partition.start = partition.start.max(old as u64);
         }
+    }
+}
+
+/// Owners that read the same records for themselves, as with another `log.group`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    First,
+    Other,
+}
+
+/// The one owner of the other group.
+pub const OTHER: usize = 100;
+
+fn group_of(owner: usize) -> Group {
+    if owner < OTHER { Group::First } else { Group::Other }
+}
+
+impl SimulatedLog {
+    /// Whose topics of results and snapshots it uses.
+    fn topics(&self) -> Group {
+        group_of(self.owner)
     }
 }
 
@@ -215,7 +274,12 @@ impl Log for SimulatedLog {
         if world.random.one_in(world.faults.fetch_fails) {
             return Err(Unreachable);
         }
-        let at = &world.partitions[partition as usize];
+        // Of two fields, so that the random numbers are free.
+        let partitions = match group_of(self.owner) {
+            Group::First => &world.partitions,
+            Group::Other => &world.others,
+        };
+        let at = &partitions[partition as usize];
         let end = at.messages.len() as u64;
         let from = from.max(at.start).min(end);
         let next = end.min(from + 1 + world.random.below(20));
@@ -241,7 +305,7 @@ impl Log for SimulatedLog {
 
     fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Unreachable> {
         let world = self.world.borrow();
-        let last = world.partitions[partition as usize].commits.last();
+        let last = world.of(self.topics())[partition as usize].commits.last();
         Ok(last.map(|commit| (commit.snapshot.clone(), commit.offset)))
     }
 
@@ -253,8 +317,7 @@ impl Log for SimulatedLog {
     ) -> Result<(), CommitError<Unreachable>> {
         let mut world = self.world.borrow_mut();
         let world = &mut *world;
-        let at = &mut world.partitions[partition as usize];
-        if generation != at.generation {
+        if generation != world.of(group_of(self.owner))[partition as usize].generation {
             world.fenced += 1;
             return Err(CommitError::Fenced);
         }
@@ -273,8 +336,11 @@ impl Log for SimulatedLog {
                 commit.offset
             );
         }
+        let now = world.now;
+        let at = &mut world.of_mut(self.topics())[partition as usize];
         at.results.extend_from_slice(&commit.results);
-        at.written.resize(at.results.len(), world.now);
+        at.decoded.extend(decoded(&commit.results));
+        at.written.resize(at.results.len(), now);
         at.commits.push(commit.clone());
         match world.random.one_in(world.faults.commit_unheard) {
             true => Err(Unreachable.into()),
@@ -294,8 +360,9 @@ impl Log for SimulatedLog {
             return Err(Unreachable);
         }
         let some = 1 + world.random.below(5) as usize;
-        let results = &world.partitions[partition as usize].results;
-        let numbered = (0..).zip(results).skip(from as usize).take(some);
+        let results = &world.of(self.topics())[partition as usize].results;
+        let rest = results.get(from as usize..).unwrap_or_default();
+        let numbered = (from..).zip(rest).take(some);
         Ok(numbered
             .map(|(number, result)| (number, result.clone()))
             .collect())
@@ -308,7 +375,7 @@ impl Log for SimulatedLog {
     fn results_sent(&mut self, partition: u32) -> Result<u64, Unreachable> {
         let output = self.output.expect("of an output");
         let world = self.world.borrow();
-        Ok(world.partitions[partition as usize].sent[&output].position)
+        Ok(world.of(group_of(self.owner))[partition as usize].sent[&output].position)
     }
 
     fn record_results_sent(
@@ -320,7 +387,11 @@ impl Log for SimulatedLog {
         let output = self.output.expect("of an output");
         let mut world = self.world.borrow_mut();
         let world = &mut *world;
-        let sent = world.partitions[partition as usize].sent.get_mut(&output);
+        let partitions = match group_of(self.owner) {
+            Group::First => &mut world.partitions,
+            Group::Other => &mut world.others,
+        };
+        let sent = partitions[partition as usize].sent.get_mut(&output);
         let sent = sent.expect("it was assigned");
         if generation != sent.generation {
             return Err(CommitError::Fenced);

@@ -1,10 +1,12 @@
 //! Records in the form that an agent publishes.
 #![allow(dead_code)]
 
+use std::cell::RefCell;
+
 use weir_merge::{BucketResult, Message};
 use weir_protocol::Kind;
 use weir_state::{
-    AgentId, Bounds, ExactSum, Facts, Header, Identity, Members, Publication, Record, State, Table,
+    AgentId, Bounds, ExactSum, Facts, Header, Identity, Members, Packer, Publication, Record, State, Table,
 };
 
 /// The first second of the first bucket.
@@ -21,6 +23,11 @@ pub fn host(agent: AgentId) -> String {
         number if number % 2 == 1 => format!("host{number}"),
         _ => String::new(),
     }
+}
+
+thread_local! {
+    /// As agents, which keep one: making one for each record costs more than the record.
+    static PACKER: RefCell<Packer> = RefCell::default();
 }
 
 /// An agent's state between the records of one partition.
@@ -69,11 +76,15 @@ impl Writer {
     }
 
     pub fn write_as(&mut self, header: &Header, table: &Table) -> Vec<Vec<u8>> {
-        let (records, too_large) = table.encode(header);
+        let (records, too_large) = PACKER.with_borrow_mut(|packer| table.encode_with(header, packer));
         assert_eq!(too_large.series, 0);
         self.sequence += records.len() as u64;
         let states = |bytes: &Vec<u8>| Record::decode(bytes).unwrap().len() as u64;
-        self.states += records.iter().map(states).sum::<u64>();
+        self.states += match records.len() {
+            1 => table.len() as u64,
+            // A set may be in several.
+            _ => records.iter().map(states).sum(),
+        };
         records
     }
 

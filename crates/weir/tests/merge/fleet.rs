@@ -171,8 +171,5 @@ pub fn distribution(name: &str, values: impl IntoIterator<Item = f64>) -> (Ident
     let mut sketch = Sketch::new();
     values.into_iter().for_each(|value| sketch.insert(value, 1));
     let distribution = Distribution::new(&sketch, 0.0);
-    (
-        identity(Kind::Distribution, name, &[]),
-        State::Distribution(distribution),
-    )
+    (identity(Kind::Distribution, name, &[]), distribution.into())
 }

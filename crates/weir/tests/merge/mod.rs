@@ -2,6 +2,7 @@
 
 mod backends;
 mod cases;
+mod faults;
 pub mod fleet;
 mod owners;
 pub mod process;

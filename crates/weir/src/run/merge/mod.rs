@@ -174,7 +174,14 @@ fn settings(config: &Config, budget: &Budget) -> Settings {
         settings.grace = merge.grace.as_secs() as i64;
         settings.max_skew = merge.max_skew.as_secs() as i64;
     }
+    settings.threads = closing_threads(config.resources.memory as usize);
     settings
+}
+
+/// One per core, as long as together they take no more than a sixteenth of the memory.
+fn closing_threads(memory: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    cores.min(memory / 16 / weir_state::THREAD_BYTES).max(1)
 }
 
 async fn serve(
