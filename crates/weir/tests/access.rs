@@ -334,7 +334,7 @@ fn a_sender_that_is_not_allowed_is_named_in_the_log() {
     let line = agent.wait_for(" may not send (origin_");
     let pid = std::process::id();
     assert!(
-        line.ends_with(&format!("1 packets dropped, the last of process {pid}")),
+        line.ends_with(&format!("1 packet dropped, the last of process {pid}")),
         "{line}"
     );
     let (stdout, _) = agent.stop();
