@@ -121,7 +121,7 @@ mod tests {
         let page = render(&report);
         for part in [
             "12,345 contexts",
-            "since 1h00m ago",
+            "growth covers the last 1h00m",
             "2.5",
             "-5",
             "(no key)",
