@@ -44,7 +44,13 @@ has 'path: /run/weir, type: DirectoryOrCreate'; has_not 'UDP'
 case_of "host port" "ConfigMap DaemonSet Service ServiceAccount" --set udp.hostPort=true,udp.port=9125,service.enabled=false
 has 'hostPort: 9125'
 case_of "origins" "ClusterRole ClusterRoleBinding $basis" --set origin.detection=true,origin.kubelet=true
-has 'hostPID: true'; has 'nodes/proxy'; has 'automountServiceAccountToken: true'
+has 'hostPID: true'; has 'resources: \[nodes/proxy\]'; has 'automountServiceAccountToken: true'
+case_of "origins, Kubernetes 1.33" "ClusterRole ClusterRoleBinding $basis" --set origin.kubelet=true --kube-version 1.33.0
+has 'resources: \[nodes/pods\]'; has_not 'nodes/proxy'
+case_of "origins, older nodes" "ClusterRole ClusterRoleBinding $basis" --set origin.kubelet=true,origin.kubeletRight=proxy --kube-version 1.34.1
+has 'resources: \[nodes/proxy\]'; has_not 'nodes/pods'
+case_of "origins, newer nodes" "ClusterRole ClusterRoleBinding $basis" --set origin.kubelet=true,origin.kubeletRight=pods
+has 'resources: \[nodes/pods\]'; has_not 'nodes/proxy'
 case_of "monitoring" "ConfigMap ConfigMap DaemonSet PrometheusRule Service Service ServiceAccount ServiceMonitor" \
   --set serviceMonitor.enabled=true,alerts.enabled=true,dashboard.enabled=true,serviceMonitor.labels.release=prometheus
 has 'alert: WeirOutputFailing'; has 'grafana_dashboard'; has 'weir-overview.json'
@@ -119,6 +125,7 @@ refused() { # WORD ARGUMENTS...
 }
 refused 'sockets' --set sockets.enabled=true
 refused 'port' --set udp.port=70000
+refused 'kubeletRight' --set origin.kubeletRight=all
 refused 'hostDirectory' --set socket.hostDirectory=relative
 refused 'internalTrafficPolicy' --set service.internalTrafficPolicy=Sometimes
 refused 'log.brokers' --set merge.enabled=true

@@ -159,6 +159,8 @@ export interface Status {
   flush: { bucket_seconds: number; series: number; seconds: number; longest_gap_seconds: number };
   outputs: OutputStatus[];
   clients: { seen: ClientRow[] };
+  /** If they are asked for. */
+  losses?: Loss[];
   /** Of a merge. */
   fleet?: Fleet;
 }
@@ -289,13 +291,6 @@ export interface Share {
   matched: number;
   shown: number;
   share: number;
-}
-
-/** One of the agent's own series. */
-export interface Meaning {
-  name: string;
-  /** Its increase is a loss. */
-  sign: boolean;
 }
 
 /** An error response, with the agent's message. */

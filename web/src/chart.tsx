@@ -1,10 +1,9 @@
-// Charts by uPlot, sparklines as one SVG path, heat maps on a canvas.
+// Charts by uPlot, and sparklines as one SVG path.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import type { Heatmap } from "./api";
-import { clock, exact, number } from "./format";
+import { clock, number } from "./format";
 
 /** Distinct with colour blindness; each has a contrast of at least 3 to the ground of both themes. The order never changes. */
 export const COLOURS = [
@@ -31,7 +30,7 @@ export interface Line {
   isEarlier?: boolean;
 }
 
-function themed(name: string): string {
+export function themed(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
@@ -49,9 +48,9 @@ export function useMedia(condition: string): boolean {
 }
 
 /** Changes with the theme, whose colours charts read when they are made. */
-const useTheme = () => useMedia("(prefers-color-scheme: dark)");
+export const useTheme = () => useMedia("(prefers-color-scheme: dark)");
 
-type Format = (value: number | null | undefined) => string;
+export type Format = (value: number | null | undefined) => string;
 
 /** From zero: otherwise a small change looks like a fall to nothing. `fit`: from the data. */
 export function range(min: number | null, max: number | null, fit: boolean): [number, number] {
@@ -208,85 +207,4 @@ export function path(values: (number | null)[], width: number, height: number): 
     pen = "L";
   });
   return text;
-}
-
-const LEFT = 76;
-const BOTTOM = 22;
-
-/** The number of samples by time (to the right) and value (upwards). The stronger the colour, the more samples. */
-export function HeatmapChart(props: { times: number[]; heatmap: Heatmap; height?: number; format?: Format }) {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const isDark = useTheme();
-  const [under, setUnder] = useState<string | undefined>();
-  const { times } = props;
-  const { rows, counts } = props.heatmap;
-  const format = props.format ?? number;
-  const height = props.height ?? 240;
-  const max = Math.max(1, ...counts.map((column) => Math.max(0, ...column)));
-  useEffect(() => {
-    const element = canvas.current;
-    const context = element?.getContext("2d");
-    if (!element || !context || rows.length === 0) return;
-    const scale = devicePixelRatio;
-    const width = element.clientWidth;
-    element.width = width * scale;
-    element.height = height * scale;
-    context.scale(scale, scale);
-    context.font = "12px system-ui, sans-serif";
-    const [across, up] = [width - LEFT, height - BOTTOM];
-    // Whole pixels, so that neither gaps nor overlaps show between cells.
-    const x = (at: number) => Math.round((at / counts.length) * across) + LEFT;
-    const y = (row: number) => up - Math.round((row / rows.length) * up);
-    context.fillStyle = themed("--accent");
-    counts.forEach((column, at) => {
-      column.forEach((count, row) => {
-        if (count === 0) return;
-        context.globalAlpha = 0.15 + 0.85 * Math.sqrt(count / max);
-        context.fillRect(x(at), y(row + 1), x(at + 1) - x(at), y(row) - y(row + 1));
-      });
-    });
-    context.globalAlpha = 1;
-    context.fillStyle = themed("--quiet");
-    context.textAlign = "right";
-    context.textBaseline = "middle";
-    const each = Math.max(1, Math.ceil(rows.length / Math.max(2, Math.floor(up / 36))));
-    for (let row = 0; row < rows.length; row += each) {
-      context.fillText(format(rows[row]?.[0]), LEFT - 6, Math.min(up - 6, y(row)));
-    }
-    context.textAlign = "center";
-    const labels = Math.max(1, Math.floor(across / 110));
-    for (let label = 0; label < labels; label += 1) {
-      const at = Math.floor(((label + 0.5) / labels) * times.length);
-      if (times[at] !== undefined) context.fillText(clock(times[at]), x(at + 0.5), height - 8);
-    }
-  }, [rows, counts, times, height, isDark, max]);
-  if (rows.length === 0) return <p class="quiet">No samples in this window.</p>;
-  const onMove = (event: MouseEvent) => {
-    const element = canvas.current;
-    if (!element) return;
-    const at = Math.floor(((event.offsetX - LEFT) / (element.clientWidth - LEFT)) * counts.length);
-    const row = Math.floor((1 - event.offsetY / (height - BOTTOM)) * rows.length);
-    const [time, bounds] = [times[at], rows[row]];
-    if (time === undefined || !bounds || at < 0) return setUnder(undefined);
-    const count = counts[at]?.[row] ?? 0;
-    setUnder(`${clock(time)}, ${format(bounds[0])} to ${format(bounds[1])}: ${exact(count)} samples`);
-  };
-  const low = rows[0]?.[0] ?? 0;
-  const high = rows[rows.length - 1]?.[1] ?? 0;
-  return (
-    <figure class="heatmap">
-      <canvas
-        ref={canvas}
-        role="img"
-        style={{ height: `${height}px` }}
-        aria-label={`heat map of values from ${format(low)} to ${format(high)}`}
-        onMouseMove={onMove}
-        onMouseLeave={() => setUnder(undefined)}
-      />
-      <figcaption>
-        {under ??
-          `Values from ${format(low)} to ${format(high)}, logarithmic; the stronger the colour, the more samples.`}
-      </figcaption>
-    </figure>
-  );
 }

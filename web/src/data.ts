@@ -1,17 +1,7 @@
-// The page's data: fetched once, and kept when the agent no longer responds.
+// The page's data: fetched once, kept when the agent no longer responds, and not fetched while nobody looks.
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import {
-  address,
-  type BookSeries,
-  type Books,
-  get,
-  type Loss,
-  type Meaning,
-  type Params,
-  type Points,
-} from "./api";
-import { risenAt } from "./losses";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { address, type BookSeries, type Books, get, type Params, type Points } from "./api";
 
 export interface Loaded<T> {
   data: T | undefined;
@@ -20,33 +10,66 @@ export interface Loaded<T> {
 
 const RETRY_SECONDS = 2;
 
-/** Fetches every `seconds`, and whenever the request changes. Old data stays until new data arrives. */
-export function usePolled<T>(path: string | undefined, params: Params, seconds: number): Loaded<T> {
+/** Whether the page is in front: a hidden tab asks for nothing. */
+function useIsSeen(): boolean {
+  const [isSeen, setIsSeen] = useState(() => !document.hidden);
+  useEffect(() => {
+    const changed = () => setIsSeen(!document.hidden);
+    changed();
+    document.addEventListener("visibilitychange", changed);
+    return () => document.removeEventListener("visibilitychange", changed);
+  }, []);
+  return isSeen;
+}
+
+/**
+ * Fetches every `seconds`, and whenever the request changes. With `flushes`, answers change with buckets only: after each flush, at most
+ * every `seconds`. Old data stays until new data arrives.
+ */
+export function usePolled<T>(
+  path: string | undefined,
+  params: Params,
+  seconds: number,
+  flushes?: number,
+): Loaded<T> {
   const [state, setState] = useState<Loaded<T>>({ data: undefined, error: undefined });
   const key = path === undefined ? undefined : address(path, params);
+  const isSeen = useIsSeen();
+  const withFlushes = flushes !== undefined;
+  const onFlush = useRef(() => {});
   useEffect(() => {
-    if (path === undefined) return;
+    if (path === undefined || !isSeen) return;
     const abort = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
+    let begun = 0;
+    const loadIn = (wait: number) => {
+      clearTimeout(timer);
+      timer = setTimeout(load, Math.max(wait, 0) * 1000);
+    };
     const load = async () => {
-      let wait = seconds;
+      begun = Date.now();
       try {
         const data = await get<T>(path, params, abort.signal);
         setState({ data, error: undefined });
+        if (!withFlushes && seconds > 0 && !abort.signal.aborted) loadIn(seconds);
       } catch (error) {
         if (abort.signal.aborted) return;
         setState((old) => ({ data: old.data, error: String((error as Error).message ?? error) }));
         // Data that is loaded once is requested until it arrives.
-        wait = Math.max(seconds, RETRY_SECONDS);
+        loadIn(Math.max(seconds, RETRY_SECONDS));
       }
-      if (!abort.signal.aborted && wait > 0) timer = setTimeout(load, wait * 1000);
     };
+    onFlush.current = () => loadIn(seconds - (Date.now() - begun) / 1000);
     load();
     return () => {
+      onFlush.current = () => {};
       abort.abort();
       clearTimeout(timer);
     };
-  }, [key, seconds]);
+  }, [key, seconds, isSeen, withFlushes]);
+  useEffect(() => {
+    if (flushes) onFlush.current();
+  }, [flushes]);
   return state;
 }
 
@@ -106,20 +129,35 @@ export function last(values: (number | null)[]): number | null {
   return values.findLast((value) => value !== null) ?? null;
 }
 
-export function useLiveBooks(): LiveBooks {
-  const [state, setState] = useState<LiveBooks>({
-    books: { step: 1, times: [], series: [] },
-    connected: false,
-    flushes: 0,
-  });
+/** The books that a view shows. */
+export interface WantedBooks {
+  /** Names, or patterns with `*`. */
+  names: readonly string[];
+  /** Also every counter of a loss. */
+  losses?: boolean;
+}
+
+const EMPTY: Books = { step: 1, times: [], series: [] };
+
+export function useLiveBooks(wanted: WantedBooks): LiveBooks {
+  const [state, setState] = useState<LiveBooks>({ books: EMPTY, connected: false, flushes: 0 });
+  const isSeen = useIsSeen();
+  const losses = wanted.losses ? 1 : undefined;
+  const names = wanted.names.join(",") || (losses ? "" : "-");
   useEffect(() => {
-    const stream = new EventSource(address("live"));
+    if (!isSeen) return;
+    // Series that nobody followed have gaps.
+    setState((old) => ({ ...old, books: EMPTY }));
+    const stream = new EventSource(address("live", { books: names, losses }));
     let newest: number | undefined;
+    const ending = new AbortController();
     // Fetches what the stream did not have: the agent keeps an hour.
     const fetchMissed = () => {
+      if (names === "-") return;
       const add = (more: Books) =>
         setState((old) => ({ ...old, connected: true, books: append(old.books, more, WINDOW) }));
-      get<Books>("books", { from: `-${WINDOW}`, step: 1 }).then(add, () => {});
+      const params = { match: names, losses, from: `-${WINDOW}`, step: 1 };
+      get<Books>("books", params, ending.signal).then(add, () => {});
     };
     const addEvent = (event: Books) => {
       setState((old) => ({
@@ -140,22 +178,12 @@ export function useLiveBooks(): LiveBooks {
     stream.onerror = () => setState((old) => ({ ...old, connected: false }));
     stream.addEventListener("books", (event) => addEvent(JSON.parse((event as MessageEvent).data)));
     stream.addEventListener("flush", () => setState((old) => ({ ...old, flushes: old.flushes + 1 })));
-    return () => stream.close();
-  }, []);
+    return () => {
+      ending.abort();
+      stream.close();
+    };
+  }, [names, losses, isSeen]);
   return state;
-}
-
-/** Seconds between two requests for losses while none rises: the agent works for each, and a busy one has other things to do. */
-const LOSSES_SECONDS = 10;
-
-/** The losses, asked for again as soon as the books say that one has risen. */
-export function useLosses(books: Books): Loss[] | undefined {
-  const { data: meanings } = usePolled<Meaning[]>("meanings", {}, 0);
-  const signs = useMemo(
-    () => new Set(meanings?.filter((meaning) => meaning.sign).map((meaning) => meaning.name)),
-    [meanings],
-  );
-  return usePolled<Loss[]>("losses", { risen: risenAt(books, signs) }, LOSSES_SECONDS).data;
 }
 
 /** The position of the first second with data: a young agent has no longer past. */

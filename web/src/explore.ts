@@ -26,6 +26,8 @@ export interface Explored {
   hidden: string[];
   only: string;
   log: boolean;
+  /** Heat maps are logarithmic otherwise. */
+  linear: boolean;
   /** The axis covers the data, and not zero. */
   fit: boolean;
   unit: Unit | undefined;
@@ -72,6 +74,7 @@ export function read(params: URLSearchParams): Explored {
     hidden: params.getAll("hide"),
     only: params.get("only") ?? "",
     log: params.get("scale") === "log",
+    linear: params.get("scale") === "linear",
     fit: params.get("axis") === "data",
     unit: UNITS.find((known) => known === unit),
     compare: Math.max(0, Number(params.get("compare")) || 0),

@@ -34,6 +34,22 @@ export function exact(value: number): string {
   return value.toLocaleString("en-US").replaceAll(",", "\u2009");
 }
 
+/** A number of things, whose name is given for several: `1 message`, `2 messages`. */
+export function count(number: number, unit: string): string {
+  return `${exact(number)} ${unitOf(number, unit)}`;
+}
+
+export function unitOf(number: number, unit: string): string {
+  return number === 1 ? unit.split(" and ").map(singular).join(" or ") : unit;
+}
+
+function singular(noun: string): string {
+  if (noun.endsWith("series")) return noun;
+  if (noun.endsWith("ies")) return `${noun.slice(0, -3)}y`;
+  if (/(sses|shes|ches|iases)$/.test(noun)) return noun.slice(0, -2);
+  return noun.replace(/s$/, "");
+}
+
 export function bytes(value: number): string {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;

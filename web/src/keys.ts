@@ -11,7 +11,7 @@ export const KEYS: [string, string][] = [
   ["+ and -", "zooms in and out"],
   ["u", "undoes the last choice, as Back does; so does a double click on a chart"],
   ["a", "shows everything that is stored"],
-  ["l", "logarithmic scale"],
+  ["l", "logarithmic scale, of a heat map linear scale"],
   ["0", "axis from zero, or from the data"],
   ["v", "shows the values as a table"],
 ];

@@ -13,13 +13,32 @@ export interface Losses {
   earlier: Loss[];
 }
 
-/** Values of books are per second, so each counts `step` times. What is no counter is a state of now. */
-export function divide(losses: Loss[], books: Books): Losses {
+/** The counts of an answer of the agent. */
+export interface Counted {
+  second: number;
+  counts: Map<string, number>;
+}
+
+/** Adds an answer, and leaves out those before the window. */
+export function remember(answers: Counted[], losses: Loss[], second: number, window: number): Counted[] {
+  const counts = new Map(losses.map((loss) => [key(loss.series, loss.labels), loss.count]));
+  const kept = answers.filter((answer) => answer.second > second - window && answer.second < second);
+  return [...kept, { second, counts }];
+}
+
+/**
+ * Values of books are per second, so each counts `step` times. What is no counter is a state of now. The books have a loss of an output when
+ * its bucket is complete; until then it is the rise since the oldest answer in the window.
+ */
+export function divide(losses: Loss[], books: Books, answers: Counted[] = []): Losses {
   const byKey = new Map(books.series.map((series) => [key(series.name, series.tags), series.values]));
+  const oldest = answers[0]?.counts;
   const all = losses.map((loss) => {
-    const values = byKey.get(key(loss.series, loss.labels)) ?? [];
+    const of = key(loss.series, loss.labels);
+    const values = byKey.get(of) ?? [];
     const sum = values.reduce<number>((sum, value) => sum + (value ?? 0) * books.step, 0);
-    return { ...loss, recent: loss.is_counter ? Math.round(sum) : loss.count };
+    const rise = oldest ? loss.count - (oldest.get(of) ?? 0) : 0;
+    return { ...loss, recent: loss.is_counter ? Math.max(Math.round(sum), rise) : loss.count };
   });
   return {
     recent: all.filter((loss) => loss.recent > 0).sort((a, b) => b.recent - a.recent),
@@ -28,13 +47,13 @@ export function divide(losses: Loss[], books: Books): Losses {
 }
 
 /** Books come second by second, and a loss that lasts rises in each: in steps, so that it is not asked for in each. */
-const RISEN_STEP = 2;
+const RISEN_STEP = 4;
 
-/** The newest second in which a counter of a loss has risen, rounded up to a step. */
-export function risenAt(books: Books, signs: Set<string>): number | undefined {
+/** The newest second in which a counter of a loss has risen, rounded up to a step. `figures`: counters that are none. */
+export function risenAt(books: Books, figures: readonly string[]): number | undefined {
   let at = -1;
   for (const series of books.series) {
-    if (series.kind === "counter" && signs.has(series.name))
+    if (series.kind === "counter" && !figures.includes(series.name))
       at = Math.max(
         at,
         series.values.findLastIndex((value) => (value ?? 0) > 0),

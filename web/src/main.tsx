@@ -1,6 +1,6 @@
 import { render } from "preact";
 import type { Status } from "./api";
-import { useLiveBooks, usePolled } from "./data";
+import { useLiveBooks, usePolled, type WantedBooks } from "./data";
 import { useKeys } from "./keys";
 import { useRoute, write } from "./route";
 import "./style.css";
@@ -9,8 +9,8 @@ import { Explain } from "./views/explain";
 import { Fleet } from "./views/fleet";
 import { Help } from "./views/help";
 import { Metrics } from "./views/metrics";
-import { Outputs } from "./views/outputs";
-import { Overview } from "./views/overview";
+import { OUTPUTS_BOOKS, Outputs } from "./views/outputs";
+import { OVERVIEW_BOOKS, Overview } from "./views/overview";
 import { Tail } from "./views/tail";
 
 const VIEWS = [
@@ -22,9 +22,17 @@ const VIEWS = [
   ["outputs", "Outputs"],
 ] as const;
 
+/** The books of a view; other views have none. */
+function wantedBooks(view: string): WantedBooks {
+  if (view === "outputs") return OUTPUTS_BOOKS;
+  return VIEWS.some(([known]) => known === view && known !== "overview") || view === "help"
+    ? { names: [] }
+    : OVERVIEW_BOOKS;
+}
+
 function Page() {
   const route = useRoute();
-  const live = useLiveBooks();
+  const live = useLiveBooks(wantedBooks(route.view));
   const open = (view: string) => {
     location.hash = write(view, {});
   };
@@ -80,7 +88,7 @@ function Page() {
         {route.view === "metrics" ? (
           <Metrics params={route.params} flushes={live.flushes} />
         ) : route.view === "cardinality" ? (
-          <Cardinality />
+          <Cardinality flushes={live.flushes} />
         ) : route.view === "tail" ? (
           <Tail params={route.params} />
         ) : route.view === "explain" ? (

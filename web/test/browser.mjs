@@ -380,7 +380,7 @@ try {
     await page.locator(".alarm").waitFor({ timeout: PATIENCE });
     const seconds = (Date.now() - start) / 1000;
     console.log(`   after ${seconds.toFixed(2)} s`);
-    assert.match(await text(".alarm"), /1 messages/);
+    assert.match(await text(".alarm"), /1 message\b/);
     // Printed, not held to a second: books are per second, and a machine that is short of time takes longer.
     assert.ok(seconds < 10, `${seconds} s`);
     await shot("loss");
@@ -488,7 +488,7 @@ try {
     for (const loss of list) {
       const item = items.find((item) => item.includes(plain(loss.meaning)) && item.includes(loss.place));
       assert.ok(
-        item?.includes(loss.unit) && item.includes(plain(loss.remedy)),
+        item?.includes(loss.unit.replace(/e?s$/, "")) && item.includes(plain(loss.remedy)),
         `${JSON.stringify(loss)} is not in ${items}`,
       );
     }

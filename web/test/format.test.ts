@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { bytes, duration, exact, number } from "../src/format";
+import { bytes, count, duration, exact, number } from "../src/format";
 
 describe("numbers have three digits and an SI prefix", () => {
   test.each([
@@ -28,4 +28,22 @@ test("sizes and durations have units", () => {
     "5 d",
   ]);
   expect(exact(1234567)).toBe("1\u2009234\u2009567");
+});
+
+test("one thing has no plural", () => {
+  const one = ["messages", "series", "flushes", "processes", "aliases", "tag keys", "packets and messages"];
+  expect(one.map((unit) => count(1, unit))).toEqual([
+    "1 message",
+    "1 series",
+    "1 flush",
+    "1 process",
+    "1 alias",
+    "1 tag key",
+    "1 packet or message",
+  ]);
+  expect([0, 2, 1000].map((number) => count(number, "messages"))).toEqual([
+    "0 messages",
+    "2 messages",
+    "1\u2009000 messages",
+  ]);
 });

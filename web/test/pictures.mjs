@@ -1,4 +1,5 @@
-// Pictures of every view of the page, in both themes at 360 and 1280 pixels, of a real agent that receives the traffic of a shop.
+// Pictures of every view of the page, in both themes at 360, 768 and 1280 pixels, of a real agent that receives the traffic of a shop; and
+// of the views of an agent that has received nothing yet.
 //
 //   WEIR_BIN=../target/release/weir node test/pictures.mjs [DIRECTORY, instead of build/pictures] [SECONDS OF TRAFFIC BEFORE, instead of 90]
 //
@@ -16,7 +17,7 @@ const WEIR = resolve(process.env.WEIR_BIN ?? "../target/release/weir");
 const BROWSER = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
 const INTO = resolve(process.argv[2] ?? "build/pictures");
 const SECONDS = Number(process.argv[3] ?? 90);
-const WIDTHS = [360, 1280];
+const WIDTHS = [360, 768, 1280];
 const VIEWS = {
   overview: "overview",
   metrics: "metrics",
@@ -24,6 +25,7 @@ const VIEWS = {
   chart: "metrics?metric=http.request.duration&fn=p95&by=endpoint",
   ratio: "metrics?metric=http.errors&metric.b=http.requests&by=service&formula=a%2Fb&compare=60",
   timer: "metrics?metric=http.render&fn=heatmap",
+  "timer-linear": "metrics?metric=http.render&fn=heatmap&scale=linear&compare=60",
   cardinality: "cardinality",
   tail: "tail?match=http",
   rejected: "tail?verdict=rejected",
@@ -31,6 +33,9 @@ const VIEWS = {
   outputs: "outputs",
   help: "help",
 };
+
+/** Of an agent without metrics. */
+const EMPTY = ["overview", "metrics", "cardinality", "tail", "outputs", "metrics?metric=no.such.metric"];
 
 mkdirSync(INTO, { recursive: true });
 const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
@@ -95,26 +100,39 @@ function traffic() {
   send([`session.started:1|c|#session:${wave % 700}`]);
   if (wave % 40 === 0) send(["broken.metric:abc|c|#env:prod", "no_type:3"]);
 }
-const sending = setInterval(traffic, 50);
-
 const browser = await chromium.launch({
   executablePath: BROWSER,
   args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
   env: { ...process.env, TMPDIR: folder },
 });
+/** One picture of each view. A part of the page that is wider than the window is said. */
+async function take(page, views, name) {
+  for (const [view, address] of Object.entries(views)) {
+    await page.goto(`http://127.0.0.1:${admin}/#/${address}`);
+    await page.locator(".state.good").waitFor();
+    await sleep(address.startsWith("tail") ? 3000 : 1200);
+    if (address === "cardinality" && (await page.locator("tbody button").count()) > 0)
+      await page.locator("tbody button >> nth=0").click();
+    await page.screenshot({ path: join(INTO, `${view}-${name}.png`), fullPage: true });
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    if (wide > 0) console.log(`${view}-${name}: ${wide} pixels are beyond the window`);
+  }
+}
+
+let sending;
 try {
+  for (const colorScheme of ["light", "dark"]) {
+    const context = await browser.newContext({ viewport: { width: 768, height: 800 }, colorScheme });
+    const views = EMPTY.map((address, at) => [`empty-${address.split("?")[0]}-${at}`, address]);
+    await take(await context.newPage(), Object.fromEntries(views), `768-${colorScheme}`);
+    await context.close();
+  }
+  sending = setInterval(traffic, 50);
   await sleep(SECONDS * 1000);
   for (const colorScheme of ["light", "dark"]) {
     for (const width of WIDTHS) {
       const context = await browser.newContext({ viewport: { width, height: 800 }, colorScheme });
-      const page = await context.newPage();
-      for (const [name, view] of Object.entries(VIEWS)) {
-        await page.goto(`http://127.0.0.1:${admin}/#/${view}`);
-        await page.locator(".state.good").waitFor();
-        await sleep(view.startsWith("tail") ? 3000 : 1200);
-        if (view === "cardinality") await page.locator("tbody button >> nth=0").click();
-        await page.screenshot({ path: join(INTO, `${name}-${width}-${colorScheme}.png`), fullPage: true });
-      }
+      await take(await context.newPage(), VIEWS, `${width}-${colorScheme}`);
       await context.close();
     }
     const context = await browser.newContext({ viewport: { width: 1100, height: 720 }, colorScheme });

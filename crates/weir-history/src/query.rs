@@ -399,7 +399,7 @@ impl History {
     /// The series of every metric whose name matches, separately.
     pub fn series(
         &self,
-        pattern: &str,
+        is_wanted: impl Fn(&str) -> bool,
         from: i64,
         to: i64,
         step: Option<u32>,
@@ -415,7 +415,7 @@ impl History {
         let seconds = self.seconds(steps);
         let mut series = Vec::new();
         let names = self.dictionary.names();
-        let names: Vec<&Name> = names.filter(|name| matches(pattern, &name.text)).collect();
+        let names: Vec<&Name> = names.filter(|name| is_wanted(&name.text)).collect();
         let held = self.in_window(&ids_of(&names), steps);
         for name in names {
             let function = sparkline_function(name.kind);

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hashbrown::HashTable;
 use weir_aggregate::Series;
 use weir_protocol::Kind;
+use weir_units::counted;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::delivery::OutputEnvironment;
@@ -169,12 +170,16 @@ impl Renamed {
         notes.clear();
         if let Some(example) = example {
             let text = format!(
-                "{lines} lines of the last flush under another name, because theirs belongs to another series; {example}"
+                "{} of the last flush under another name, because theirs belongs to another series; {example}",
+                counted(lines, "lines")
             );
             notes.insert("renamed", text);
         }
         if unchecked > 0 {
-            let text = format!("{unchecked} lines of the last flush, for whose names there is no memory");
+            let text = format!(
+                "{} of the last flush, for whose names there is no memory",
+                counted(unchecked, "lines")
+            );
             notes.insert("not compared", text);
         }
     }

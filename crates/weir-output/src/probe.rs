@@ -215,7 +215,13 @@ fn topic_result(topic: &str, seen: &LogFacts) -> ProbeResult {
             "without message.timestamp.type=LogAppendTime: the topic".to_owned(),
             Some(ResponseError::SenderTimestamps),
         ),
-        (Some(partitions), _) => (format!("{partitions} partitions in topic"), None),
+        (Some(partitions), _) => (
+            format!(
+                "{} in topic",
+                weir_units::counted(partitions.into(), "partitions")
+            ),
+            None,
+        ),
     };
     let brokers = match seen.brokers {
         1 => "1 broker".to_owned(),

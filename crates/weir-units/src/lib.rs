@@ -1,7 +1,8 @@
-//! Durations, sizes, addresses and networks, read and printed one way everywhere: in configuration files, on command lines and in
+//! Durations, sizes, counts, addresses and networks, read and printed one way everywhere: in configuration files, on command lines and in
 //! the measuring rig. Text in, value out; never any I/O.
 
 mod address;
+mod count;
 mod duration;
 mod network;
 mod size;
@@ -9,6 +10,7 @@ mod size;
 pub use address::{
     Address, AddressError, AddressErrorKind, UNIX_PATH_BYTES_MAX, is_abstract, is_localhost, loopbacks,
 };
+pub use count::{counted, grouped, unit_of};
 pub use duration::{DURATION_MAX, parse_duration, parse_duration_or_seconds, show_duration};
 pub use network::{Network, NetworkError};
 pub use size::{parse_size, parse_size_any_case, show_size, size_unit};

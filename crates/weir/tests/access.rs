@@ -94,7 +94,10 @@ fn encrypted_connections_with_and_without_client_certificates() {
         let (_, page) = weir(&["status", "--admin", &admin]);
         assert!(
             page.contains("Connections that could not be encrypted")
-                && page.contains(&format!("seconds: {failed} connections\n")),
+                && page.contains(&format!(
+                    "seconds: {}\n",
+                    weir_units::counted(failed, "connections")
+                )),
             "{page}"
         );
         let (stdout, _) = agent.stop();
@@ -334,7 +337,7 @@ fn a_sender_that_is_not_allowed_is_named_in_the_log() {
     let line = agent.wait_for(" may not send (origin_");
     let pid = std::process::id();
     assert!(
-        line.ends_with(&format!("1 packets dropped, the last of process {pid}")),
+        line.ends_with(&format!("1 packet dropped, the last of process {pid}")),
         "{line}"
     );
     let (stdout, _) = agent.stop();
@@ -607,7 +610,7 @@ fn encrypted_connections(measures: bool) {
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(
         page.contains("tls_sessions 1.5 MiB")
-            && page.contains("for lack of memory or descriptors: 1 connections\n"),
+            && page.contains("for lack of memory or descriptors: 1 connection\n"),
         "{page}"
     );
     drop(open);

@@ -139,7 +139,7 @@ fn a_capture_says_how_many_requests_it_does_not_have() {
     }
     let said = capturing.end();
     assert!(
-        said.contains("3 requests with columns are not in it: a capture has packets alone"),
+        said.contains("not in it: 3 requests with columns; a capture has packets alone"),
         "{said}"
     );
     assert_eq!(status(&admin)["taps"]["streams"], 0);
@@ -162,7 +162,7 @@ fn columns_are_explained() {
     let page = &ran.stdout;
     assert_eq!(ran.code, 1, "{page} {}", ran.stderr);
     for part in [
-        "POST /series: 4 series with 4 points; 1 series are dropped",
+        "POST /series: 4 series with 4 points; 1 series is dropped",
         "series 5 \"page:bad\": series_bad_name",
         &format!("page.views:5@{at}|count|#a:1"),
         "timestamp: it is added to the open bucket: it is ",

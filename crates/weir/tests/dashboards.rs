@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -60,7 +61,7 @@ fn empty(prometheus: &mut Prometheus, panels: &[Panel]) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_overview_shows_zero_where_nothing_happened_and_every_panel_with_load() {
+fn dashboards_show_zero_where_nothing_happened_and_the_overview_every_panel_with_load() {
     let start = |config: &str| {
         let mut agent = Agent::start(&format!("bucket_width: 1s\nworkers: 1\n{config}"), &[]);
         let admin = agent.wait_for("admin on http://");
@@ -85,20 +86,21 @@ fn the_overview_shows_zero_where_nothing_happened_and_every_panel_with_load() {
     let (overview, series) = (panels(&overview::json()), panels(&dashboard::json()));
 
     let mut of_idle = prometheus(&admin_of_idle);
-    let titles = |only_explained: bool| -> BTreeSet<String> {
-        let panels = overview
+    let titles = |panels: &[Panel], only_explained: bool| -> BTreeSet<String> {
+        let panels = panels
             .iter()
             .filter(|panel| panel.may_be_empty || !only_explained);
         panels.map(|panel| panel.title.clone()).collect()
     };
-    let explained = titles(true);
-    let found = empty(&mut of_idle, &overview);
-    assert!(found.is_subset(&explained), "{found:?}");
-    empty(&mut of_idle, &series);
+    for dashboard in [&overview, &series] {
+        let found = empty(&mut of_idle, dashboard);
+        let explained = titles(dashboard, true);
+        assert!(found.is_subset(&explained), "{:?}", found.difference(&explained));
+    }
 
     let mut of_busy = prometheus(&admin_of_busy);
     let telemetry = "#client:go,client_version:5.5.0,client_transport:udp";
-    let mut left = titles(false);
+    let mut left = titles(&overview, false);
     until("every panel has shown something", || {
         busy.send(&format!(
             "page.views:1|c\nno metric\ndatadog.dogstatsd.client.packets_sent:9|c|{telemetry}\ndatadog.dogstatsd.client.packets_dropped:1|c|{telemetry}"
@@ -110,5 +112,59 @@ fn the_overview_shows_zero_where_nothing_happened_and_every_panel_with_load() {
             false => Err(format!("{left:?}")),
         }
     });
-    empty(&mut of_busy, &series);
+    let found = empty(&mut of_busy, &series);
+    let explained = titles(&series, true);
+    assert!(found.is_subset(&explained), "{:?}", found.difference(&explained));
+}
+
+/// Buckets of ten seconds and a scrape every fifteen: between two scrapes lies one bucket, or two.
+#[test]
+fn a_flat_load_is_a_flat_line_in_the_panels_of_outputs() {
+    let steps = |each: u64| -> String {
+        let values = (0..80).map(|scrape| (scrape * 15 / 10 * each + 1_700_000_000).to_string());
+        values.collect::<Vec<_>>().join(" ")
+    };
+    let of_outputs: Vec<(String, String)> = [overview::json(), dashboard::json()]
+        .iter()
+        .flat_map(|dashboard| panels(dashboard))
+        .flat_map(|panel| {
+            panel
+                .queries
+                .into_iter()
+                .map(move |query| (panel.title.clone(), query))
+        })
+        .filter(|(_, query)| query.contains("rate(weir_output_delivered_total"))
+        .map(|(title, query)| (title, query.replace("[10s]", "[50s]")))
+        .collect();
+    assert_eq!(of_outputs.len(), 2, "{of_outputs:?}");
+    let mut test = format!(
+        "evaluation_interval: 15s\ntests:\n  - interval: 15s\n    input_series:\n      \
+         - {{series: 'weir_output_delivered_total{{job=\"weir\",instance=\"a\",output=\"file\",kind=\"point\"}}', values: '{}'}}\n      \
+         - {{series: 'weir_last_flush_timestamp_seconds{{job=\"weir\",instance=\"a\"}}', values: '{}'}}\n    promql_expr_test:\n",
+        steps(33_910),
+        steps(10),
+    );
+    let plain = "sum(rate(weir_output_delivered_total[50s]))";
+    let mut expect = |query: &str, is_flat: bool| {
+        let all = format!("(max({query}))[15m:15s]");
+        let ratio = format!("max_over_time({all}) / min_over_time({all})");
+        let expected = if is_flat { "< bool 1.02" } else { "> bool 1.1" };
+        test += &format!(
+            "      - expr: >-\n          {ratio} {expected}\n        eval_time: 18m\n        exp_samples: [{{labels: '{{}}', value: 1}}]\n"
+        );
+    };
+    expect(plain, false);
+    for (_, query) in &of_outputs {
+        expect(query, true);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("flat.yaml");
+    std::fs::write(&file, test).unwrap();
+    let output = Command::new("promtool")
+        .args(["test", "rules"])
+        .arg(&file)
+        .output();
+    let output = output.expect("prometheus is installed (scripts/install-test-deps.sh)");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
 }

@@ -1,7 +1,6 @@
 //! A healthy agent under each profile of the load generator: no surface reports a problem.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::unix::net::UnixDatagram;
 use std::thread::scope;
 
 use weir_load::profile::Transport;
@@ -13,27 +12,21 @@ use crate::support::{Agent, json, run, status, until};
 /// Profiles about faults of the senders.
 const UNHEALTHY: [(&str, &str); 1] = [("malformed-1pct", "one message of a hundred is invalid")];
 
-/// Agents at the same time.
-const BESIDE: usize = 8;
-const BYTES: usize = 256 << 10;
+/// Agents beside each other. Each has a part of the profiles, and whatever one of them costs it is in its counters until the end.
+const AGENTS: usize = 4;
+/// Of each profile.
+const BYTES: usize = 64 << 10;
+/// Of each profile. With more a flush outlasts a bucket on a busy machine, which is a degradation; and a million take long to make.
+const CONTEXTS_MAX: u64 = 200;
 
-/// Runs an agent under a profile, and returns what its surfaces report.
-fn reported(profile: &str) -> Vec<String> {
-    let named = profiles::named(profile).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let path = |name: &str| directory.path().join(name);
-    // An output that takes every value: some profiles have negative counters, which a scrape cannot express.
-    let config = format!(
-        "bucket_width: 1s\nstate_path: {}\nuds: [{}]\noutputs:\n  prometheus: {{enabled: false}}\n  file: {{path: {}}}\n",
-        path("state").display(),
-        path("socket").display(),
-        path("points").display(),
-    );
-    let agent = Agent::start(&config, &[]);
+/// Sends the beginning of a profile's load, and returns the number of its messages.
+fn send(profile: &str, socket: &UnixDatagram) -> u64 {
+    let mut named = profiles::named(profile).unwrap();
+    for end in [&mut named.contexts.min, &mut named.contexts.max] {
+        *end = (*end).min(CONTEXTS_MAX);
+    }
     let load = Load::prepare(profile, &named, Transport::Unixgram, named.seed).unwrap();
     let (mut source, _) = load.source(0);
-    let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
-    socket.connect(path("socket")).unwrap();
     let mut buffer = vec![0; source.room()];
     let (mut bytes, mut messages) = (0, 0);
     while bytes < BYTES {
@@ -42,11 +35,37 @@ fn reported(profile: &str) -> Vec<String> {
         bytes += socket.send(&buffer[..packet.len]).unwrap();
         messages += u64::from(packet.messages);
     }
-    until("everything was received and a bucket with it has ended", || {
-        let status = status(&agent.admin);
-        let received = status["total"]["messages"]["received"].as_u64();
-        status["flush"]["count"].as_u64() > Some(1) && received >= Some(messages)
+    messages
+}
+
+/// Runs an agent under these profiles, and returns what its surfaces report.
+fn reported(profiles: &[String]) -> Vec<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    // An output that takes every value: some profiles have negative counters, which a scrape cannot express.
+    let config = format!(
+        "bucket_width: 2s\nstate_path: {}\nuds: [{}]\noutputs:\n  prometheus: {{enabled: false}}\n  file: {{path: {}}}\n",
+        path("state").display(),
+        path("socket").display(),
+        path("points").display(),
+    );
+    let agent = Agent::start(&config, &[]);
+    let socket = UnixDatagram::unbound().unwrap();
+    socket.connect(path("socket")).unwrap();
+    let messages = profiles.iter().map(|profile| send(profile, &socket)).sum();
+    let flushes = || status(&agent.admin)["flush"]["count"].as_u64();
+    until("everything was received", || {
+        status(&agent.admin)["total"]["messages"]["received"].as_u64() >= Some(messages)
     });
+    let until_now = flushes();
+    until("the bucket with it and the next one have ended", || {
+        flushes() >= until_now.map(|count| count + 2)
+    });
+    surfaces(&agent)
+}
+
+/// The problems that an agent's surfaces report.
+fn surfaces(agent: &Agent) -> Vec<String> {
     let asked = |arguments: &[&str]| {
         let ran = run(&[arguments, &["--admin", &agent.admin]].concat(), &[]);
         (ran.code, ran.stdout + &ran.stderr)
@@ -83,23 +102,21 @@ fn no_surface_reports_a_problem_of_a_healthy_agent_under_any_profile() {
         .filter(|name| UNHEALTHY.iter().all(|(unhealthy, _)| unhealthy != name))
         .collect();
     assert!(all.len() > 20, "{all:?}");
-    let next = AtomicUsize::new(0);
-    let bad = Mutex::new(Vec::new());
-    scope(|scope| {
-        let run = || {
-            while let Some(profile) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let reports = reported(profile);
-                if !reports.is_empty() {
-                    bad.lock()
-                        .unwrap()
-                        .push(format!("{profile}: {}", reports.join("\n")));
-                }
-            }
-        };
-        for _ in 0..BESIDE {
-            scope.spawn(run);
-        }
+    let parts: Vec<Vec<String>> = (0..AGENTS)
+        .map(|agent| all.iter().skip(agent).step_by(AGENTS).cloned().collect())
+        .collect();
+    let bad: Vec<String> = scope(|scope| {
+        let running: Vec<_> = parts
+            .iter()
+            .map(|profiles| (profiles, scope.spawn(|| reported(profiles))))
+            .collect();
+        let reports = running
+            .into_iter()
+            .map(|(profiles, reports)| (profiles, reports.join().unwrap()));
+        reports
+            .filter(|(_, reports)| !reports.is_empty())
+            .map(|(profiles, reports)| format!("{profiles:?}: {}", reports.join("\n")))
+            .collect()
     });
-    let bad = bad.into_inner().unwrap();
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }

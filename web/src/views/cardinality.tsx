@@ -3,19 +3,25 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ContextReport, Trial } from "../api";
 import { usePolled } from "../data";
-import { duration, exact, number } from "../format";
+import { count, duration, exact, number } from "../format";
 import { write } from "../route";
 
-export function Cardinality() {
-  const { data, error } = usePolled<ContextReport>("contexts", { top: 50 }, 5);
+export function Cardinality({ flushes }: { flushes: number }) {
+  const { data, error } = usePolled<ContextReport>("contexts", { top: 50 }, 5, flushes);
   const [chosen, setChosen] = useState<string | undefined>();
   if (!data) return <p class="quiet">{error ?? "Waiting for the first flush."}</p>;
+  if (data.metrics_by_contexts.length === 0)
+    return (
+      <p class="quiet">
+        No metric has a context yet. Send one: <code>weir send 'page.views:1|c|#user:me'</code>
+      </p>
+    );
   const most = Math.max(1, ...data.metrics_by_contexts.map((row) => row.contexts));
   return (
     <>
       <p>
-        {exact(data.contexts_live)} contexts of {exact(data.metrics_live)} metrics with{" "}
-        {exact(data.tag_keys_live)} tag keys. Growth covers the last {duration(data.growth_seconds)}.
+        {count(data.contexts_live, "contexts")} of {count(data.metrics_live, "metrics")} with{" "}
+        {count(data.tag_keys_live, "tag keys")}. Growth covers the last {duration(data.growth_seconds)}.
       </p>
       {data.limited.length > 0 && (
         <section class="alarm">
@@ -23,8 +29,8 @@ export function Cardinality() {
           <ul>
             {data.limited.map((row) => (
               <li key={row.metric}>
-                <b>{row.metric}</b>: {exact(row.samples)} samples without a context of their own ({row.reason}
-                ){row.tag_key && `; ${row.tag_key} has about ${exact(row.tag_values)} values`}
+                <b>{row.metric}</b>: {count(row.samples, "samples")} without a context of their own (
+                {row.reason}){row.tag_key && `; ${row.tag_key} has about ${count(row.tag_values, "values")}`}
                 {row.origin && `; from ${row.origin}`}
               </li>
             ))}

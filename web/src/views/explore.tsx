@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Explanation, Kind, Metrics as MetricList, Params, Points, TagKey } from "../api";
-import { Chart, COLOURS, HeatmapChart, type Line, useMedia } from "../chart";
+import { Chart, COLOURS, type Line, useMedia } from "../chart";
 import { usePolled, useQueries } from "../data";
 import {
   aligned,
@@ -21,7 +21,8 @@ import {
   words,
   zoomed,
 } from "../explore";
-import { clock, duration, exact, utc } from "../format";
+import { clock, count, duration, exact, utc } from "../format";
+import { common, HeatmapChart } from "../heatmap";
 import { useKeys } from "../keys";
 import { type Change, go, write } from "../route";
 import { formatter, UNITS, unitOf } from "../units";
@@ -48,6 +49,8 @@ const EARLIER = [
   [900, "15 min earlier"],
   [3600, "1 h earlier"],
 ] as const;
+const earlierBy = (seconds: number) =>
+  EARLIER.find(([known]) => known === seconds)?.[1] ?? `${duration(seconds)} earlier`;
 /** Rows of the table of values. */
 const VALUES_MAX = 120;
 
@@ -76,6 +79,7 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
         }))
       : [];
   const before = useQueries(earlierRequests, flushes, Boolean(explored.to));
+  const tags = useTags(chosen[0]?.metric, flushes);
   const drawn = useMemo(() => drawnLines(explored, now.data, before.data), [explored, now.data, before.data]);
   const heatmap = chosen.length === 1 ? first?.heatmap : undefined;
   const [cursor, setCursor] = useState<number | null>(null);
@@ -88,7 +92,7 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
     "-": () => move(zoomed(start, end, 2)),
     u: () => history.back(),
     a: () => go({ from: undefined, to: undefined }),
-    l: () => go({ scale: explored.log ? undefined : "log" }),
+    l: () => go({ scale: otherScale(explored, Boolean(heatmap)) }),
     "0": () => go({ axis: explored.fit ? undefined : "data" }),
     v: () => setShowsValues(!showsValues),
   });
@@ -100,14 +104,19 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
       {chosen.map((one, at) => (
         <MetricBar key={one.letter} one={one} points={now.data[at]} isAlone={chosen.length === 1} />
       ))}
-      <Options explored={explored} first={first} start={start} end={end} />
+      <Options explored={explored} first={first} start={start} end={end} tags={tags} />
       {[...now.errors, ...before.errors].map((error) => (
         <p key={error} class="alarm" role="alert">
           {error}
         </p>
       ))}
       {heatmap && first && (
-        <HeatmapChart times={first.times} heatmap={heatmap} height={320} format={format} />
+        <Heatmaps
+          now={first}
+          before={compare > 0 ? before.data[0] : undefined}
+          explored={explored}
+          format={format}
+        />
       )}
       {first && !heatmap && (
         <Chart
@@ -148,8 +157,57 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
           kind={now.data[at]?.kind}
           isAlone={chosen.length === 1}
           by={explored.by}
+          flushes={flushes}
+          known={at === 0 ? tags : undefined}
         />
       ))}
+    </>
+  );
+}
+
+/** The tags of a metric. */
+function useTags(metric: string | undefined, flushes: number): TagKey[] {
+  const { data } = usePolled<{ tags: TagKey[] }>(metric ? "tags" : undefined, { metric }, 10, flushes);
+  return data?.tags ?? [];
+}
+
+/** Charts are linear and heat maps logarithmic, unless the user wants otherwise. */
+function otherScale({ log, linear }: Explored, isHeatmap: boolean): string | undefined {
+  if (isHeatmap) return linear ? undefined : "linear";
+  return log ? undefined : "log";
+}
+
+/** The heat map, and below it that of the window it is compared with, with the same values and colours. */
+function Heatmaps(props: {
+  now: Points;
+  before: Points | undefined;
+  explored: Explored;
+  format: (value: number | null | undefined) => string;
+}) {
+  const { now, before, explored, format } = props;
+  const both = [now.heatmap, before?.heatmap].flatMap((heatmap) => heatmap ?? []);
+  const shared = common(both);
+  // An axis of a linear scale begins at zero, like that of a chart.
+  if (explored.linear && !explored.fit) {
+    shared.low = Math.min(0, shared.low);
+    shared.high = Math.max(0, shared.high);
+  }
+  const of = (points: Points, title?: string) =>
+    points.heatmap && (
+      <HeatmapChart
+        times={points.times}
+        heatmap={points.heatmap}
+        shared={shared}
+        isLog={!explored.linear}
+        height={before ? 240 : 320}
+        format={format}
+        title={title}
+      />
+    );
+  return (
+    <>
+      {of(now)}
+      {before && of(before, earlierBy(explored.compare))}
     </>
   );
 }
@@ -191,7 +249,7 @@ function drawnLines(
   );
   const earlier = build(shifted).map((line) => {
     const same = main.find((other) => other.label === line.label);
-    const label = `${line.label}, ${duration(compare)} earlier`;
+    const label = `${line.label}, ${earlierBy(compare)}`;
     return { ...line, label, colour: same?.colour ?? 0, isEarlier: true };
   });
   return [...main, ...earlier];
@@ -275,9 +333,16 @@ function Filter({ where, onChange }: { where: string[]; onChange: (where: string
   );
 }
 
-function Options(props: { explored: Explored; first: Points | undefined; start: number; end: number }) {
+function Options(props: {
+  explored: Explored;
+  first: Points | undefined;
+  start: number;
+  end: number;
+  tags: TagKey[];
+}) {
   const { explored, first, start, end } = props;
   const { chosen, by, from, to, formula } = explored;
+  const isHeatmap = chosen.length === 1 && Boolean(first?.heatmap);
   // A narrow screen has the chart first; what is above it is one touch away.
   const wide = !useMedia("(max-width: 720px)");
   const [isOpen, setIsOpen] = useState(false);
@@ -306,7 +371,7 @@ function Options(props: { explored: Explored; first: Points | undefined; start: 
             </select>
           </label>
         )}
-        <GroupBy metric={chosen[0]?.metric} by={by} />
+        <GroupBy tags={props.tags} by={by} />
         <label>
           Unit{" "}
           <select value={explored.unit ?? ""} onChange={(event) => go({ unit: value(event) })}>
@@ -330,15 +395,16 @@ function Options(props: { explored: Explored; first: Points | undefined; start: 
         <label>
           <input
             type="checkbox"
-            checked={explored.log}
-            onChange={() => go({ scale: explored.log ? undefined : "log" })}
+            checked={isHeatmap ? !explored.linear : explored.log}
+            onChange={() => go({ scale: otherScale(explored, isHeatmap) })}
           />{" "}
           log scale
         </label>
         <label>
           <input
             type="checkbox"
-            checked={explored.fit}
+            checked={explored.fit || (isHeatmap && !explored.linear)}
+            disabled={isHeatmap && !explored.linear}
             onChange={() => go({ axis: explored.fit ? undefined : "data" })}
           />{" "}
           axis from the data
@@ -425,9 +491,8 @@ function AddMetric({ taken }: { taken: Chosen[] }) {
   );
 }
 
-function GroupBy({ metric, by }: { metric: string | undefined; by: string[] }) {
-  const { data } = usePolled<{ tags: TagKey[] }>(metric ? "tags" : undefined, { metric }, 10);
-  const keys = (data?.tags ?? []).filter((key) => !by.includes(key.key));
+function GroupBy({ tags, by }: { tags: TagKey[]; by: string[] }) {
+  const keys = tags.filter((key) => !by.includes(key.key));
   const set = (next: string[]) => go({ by: next, hide: undefined, only: undefined });
   return (
     <span class="choices">
@@ -593,11 +658,10 @@ function Legend(props: {
 function Caption({ points, start, end }: { points: Points; start: number; end: number }) {
   return (
     <p class="quiet">
-      {exact(points.series)} {points.series === 1 ? "context" : "contexts"}, one point per{" "}
-      {duration(points.step)}, from <time title={utc(start)}>{clock(start)}</time> to{" "}
-      <time title={utc(end)}>{clock(end)}</time>. The history begins at{" "}
-      <time title={utc(points.held_from)}>{clock(points.held_from)}</time>.
-      {points.folded > 0 && ` “other” combines ${exact(points.folded)} small groups.`}
+      {count(points.series, "contexts")}, one point per {duration(points.step)}, from{" "}
+      <time title={utc(start)}>{clock(start)}</time> to <time title={utc(end)}>{clock(end)}</time>. The
+      history begins at <time title={utc(points.held_from)}>{clock(points.held_from)}</time>.
+      {points.folded > 0 && ` “other” combines ${count(points.folded, "small groups")}.`}
     </p>
   );
 }
@@ -655,12 +719,20 @@ function messageOf(one: Chosen, kind: Kind): string {
 }
 
 /** Behind the lines: contexts, senders, names at the outputs, and tags. */
-function Behind(props: { one: Chosen; kind: Kind | undefined; isAlone: boolean; by: string[] }) {
-  const { one, kind, isAlone, by } = props;
-  const { data } = usePolled<{ tags: TagKey[] }>("tags", { metric: one.metric }, 10);
+function Behind(props: {
+  one: Chosen;
+  kind: Kind | undefined;
+  isAlone: boolean;
+  by: string[];
+  flushes: number;
+  /** Its tags, if they have been fetched. */
+  known: TagKey[] | undefined;
+}) {
+  const { one, kind, isAlone, by, flushes, known } = props;
+  const fetched = useTags(known ? undefined : one.metric, flushes);
+  const tags = known ?? fetched;
   const [isOpen, setIsOpen] = useState(false);
   const of = isAlone ? "" : ` of ${one.letter.toUpperCase()}`;
-  const tags = data?.tags ?? [];
   const keys = tags.map((key) => key.key);
   if (!kind) return null;
   return (
@@ -698,8 +770,7 @@ function Tags(props: { one: Chosen; tags: TagKey[]; of: string; isAlone: boolean
       {tags.map((key) => (
         <details key={key.key} open={isAlone && key.values_total <= 10}>
           <summary>
-            <b>{key.key}</b> {exact(key.values_total)} {key.values_total === 1 ? "value" : "values"},{" "}
-            {exact(key.contexts)} {key.contexts === 1 ? "context" : "contexts"}
+            <b>{key.key}</b> {count(key.values_total, "values")}, {count(key.contexts, "contexts")}
             {by.includes(key.key) && " · grouped"}
           </summary>
           <p class="choices">

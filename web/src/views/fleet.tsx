@@ -1,7 +1,7 @@
 // A merge and its fleet: agents, lag, the ledger, what was quarantined, and how far each output is.
 
 import type { Agent, Fleet as Of, Status } from "../api";
-import { clock, duration, exact } from "../format";
+import { clock, count, duration, exact, unitOf } from "../format";
 import { OutputTable } from "./overview";
 
 const LEDGER = ["published", "merged", "late", "quarantined", "open", "missing", "lost"] as const;
@@ -14,11 +14,11 @@ export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
       `${exact(fleet.agents_seen)} of ${exact(fleet.agents_expected)}`,
       "seen in the last closed bucket",
     ],
-    ["Lag", `${exact(fleet.lag_records)} records`, duration(fleet.lag_seconds)],
-    ["Buckets", exact(fleet.closed_buckets), `closed; ${exact(fleet.open_buckets)} are open`],
-    ["Late", exact(fleet.records.late), "records, in corrections"],
-    ["Duplicates", exact(fleet.records.repeated), "records, ignored"],
-    ["Quarantined", exact(quarantined), "records"],
+    ["Lag", count(fleet.lag_records, "records"), duration(fleet.lag_seconds)],
+    ["Buckets", exact(fleet.closed_buckets), `closed; open: ${exact(fleet.open_buckets)}`],
+    ["Late", exact(fleet.records.late), `${unitOf(fleet.records.late, "records")}, in corrections`],
+    ["Duplicates", exact(fleet.records.repeated), `${unitOf(fleet.records.repeated, "records")}, ignored`],
+    ["Quarantined", exact(quarantined), unitOf(quarantined, "records")],
   ];
   return (
     <>
@@ -98,7 +98,7 @@ function Ledger({ fleet }: { fleet: Of }) {
           </tr>
         </thead>
         <tbody>
-          {row("all", fleet.states, `${exact(fleet.agents_known)} agents`)}
+          {row("all", fleet.states, count(fleet.agents_known, "agents"))}
           {fleet.agents
             .slice(0, 20)
             .map((agent) => row(agent.host || agent.agent, agent, noteOf(agent), agent.agent))}

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Kind, Metric, Metrics as MetricList, Status } from "../api";
 import { Sparkline } from "../chart";
 import { last, usePolled } from "../data";
-import { duration, exact, number } from "../format";
+import { count as counted, duration, exact, number } from "../format";
 import { useKeys } from "../keys";
 import { change, go, write } from "../route";
 import { Explorer, rememberList } from "./explore";
@@ -24,7 +24,11 @@ const KINDS: [string, Kind[]][] = [
 
 export function Metrics({ params, flushes }: { params: URLSearchParams; flushes: number }) {
   const metric = params.get("metric");
-  return metric ? <Explorer params={params} flushes={flushes} /> : <Search params={params} />;
+  return metric ? (
+    <Explorer params={params} flushes={flushes} />
+  ) : (
+    <Search params={params} flushes={flushes} />
+  );
 }
 
 function useDebounced<T>(value: T, milliseconds: number): T {
@@ -36,7 +40,7 @@ function useDebounced<T>(value: T, milliseconds: number): T {
   return late;
 }
 
-function Search({ params }: { params: URLSearchParams }) {
+function Search({ params, flushes }: { params: URLSearchParams; flushes: number }) {
   const [text, setText] = useState(params.get("match") ?? "");
   const sort = params.get("sort") ?? "name";
   const kind = params.get("kind") ?? "";
@@ -63,7 +67,12 @@ function Search({ params }: { params: URLSearchParams }) {
     [match, params],
   );
   // The agent searches and sorts. The page holds the visible rows and a few around them, however many metrics there are.
-  const { data, error } = usePolled<MetricList>("metrics", { match, kind, sort, offset, limit: page }, 5);
+  const { data, error } = usePolled<MetricList>(
+    "metrics",
+    { match, kind, sort, offset, limit: page },
+    5,
+    flushes,
+  );
   const total = data?.total ?? 0;
   const choose = (next: string) => {
     go({ kind: next });
@@ -112,7 +121,7 @@ function Search({ params }: { params: URLSearchParams }) {
         </label>
         {data && (
           <span class="quiet" role="status">
-            {exact(total)} {total === 1 ? "metric" : "metrics"}
+            {counted(total, "metrics")}
             {data.held_to > data.held_from && ` in the last ${duration(data.held_to - data.held_from)}`}
           </span>
         )}
@@ -155,8 +164,8 @@ function EmptyList({ match, isOfKind }: { match: string; isOfKind: boolean }) {
     const end = Math.max(0, width - (status.as_of % width));
     return (
       <p role="status">
-        {exact(messages)} {messages === 1 ? "message" : "messages"} arrived. The first bucket ends in{" "}
-        {duration(end)}; then the metrics are here.
+        {counted(messages, "messages")} arrived. The first bucket ends in {duration(end)}; then the metrics
+        are here.
       </p>
     );
   }
@@ -216,7 +225,7 @@ function Row({ metric, index, now }: { metric: Metric; index: number; now: numbe
       <span class="number">{number(last(metric.sparkline ?? []))}</span>
       <span class="number samples">{number(metric.samples_per_second)}</span>
       <span class="number contexts">
-        {exact(metric.contexts)} {metric.contexts === 1 ? "context" : "contexts"}
+        {counted(metric.contexts, "contexts")}
         {metric.new > 0 && metric.new < metric.contexts ? `, ${exact(metric.new)} new` : ""}
       </span>
       <span class="quiet seen">

@@ -2,12 +2,16 @@
 
 import type { Status } from "../api";
 import { Chart } from "../chart";
-import { column, firstSecond, type LiveBooks, usePolled } from "../data";
-import { bytes, duration, exact } from "../format";
+import { column, firstSecond, type LiveBooks, usePolled, type WantedBooks } from "../data";
+import { bytes, count as counted, duration } from "../format";
 import { errorText, OutputTable } from "./overview";
 
+export const OUTPUTS_BOOKS: WantedBooks = {
+  names: ["weir_output_delivered_total", "weir_output_dropped_total", "weir_output_pending"],
+};
+
 export function Outputs({ live }: { live: LiveBooks }) {
-  const { data: status, error } = usePolled<Status>("status", {}, 2);
+  const { data: status, error } = usePolled<Status>("status", {}, 5);
   if (!status) return <p class="quiet">{error ?? "Waiting for the status."}</p>;
   const { books } = live;
   const first = firstSecond(books);
@@ -45,14 +49,14 @@ export function Outputs({ live }: { live: LiveBooks }) {
               )}
               {output.bytes !== undefined && output.bytes > 0 && (
                 <li>
-                  {bytes(output.bytes)} in {exact(output.payloads ?? 0)} payloads
+                  {bytes(output.bytes)} in {counted(output.payloads ?? 0, "payloads")}
                 </li>
               )}
               {output.disk_bytes !== null && <li>{bytes(output.disk_bytes)} in the disk queue</li>}
               {output.last_error && <li class="bad">last error: {errorText(output.last_error)}</li>}
               {Object.entries(output.points.dropped).map(([reason, count]) => (
                 <li key={reason} class="bad">
-                  {exact(count)} points dropped: {reason}
+                  {counted(count, "points")} dropped: {reason}
                 </li>
               ))}
               {output.notes.map((note) => (

@@ -1,10 +1,11 @@
 // Whether anything is lost and why, and the figures of the agent.
 
+import { useRef } from "preact/hooks";
 import type { Books, Loss, MemoryShare, Status } from "../api";
 import { Chart, Sparkline } from "../chart";
-import { column, firstSecond, type LiveBooks, last, useLosses, usePolled } from "../data";
-import { bytes, clock, duration, exact, number, utc } from "../format";
-import { divide } from "../losses";
+import { column, firstSecond, type LiveBooks, last, usePolled, type WantedBooks, WINDOW } from "../data";
+import { bytes, clock, count as counted, duration, exact, number, utc } from "../format";
+import { type Counted, divide, remember, risenAt } from "../losses";
 import { Words } from "../words";
 import { ClientTable } from "./clients";
 
@@ -19,14 +20,27 @@ function Figure(props: { title: string; value: string; note?: string; values?: (
   );
 }
 
+const FIGURES = [
+  "weir_messages_received_total",
+  "weir_received_bytes_total",
+  "process_cpu_seconds_total",
+  "process_resident_memory_bytes",
+  "weir_contexts",
+  "weir_flush_seconds",
+];
+export const OVERVIEW_BOOKS: WantedBooks = { names: FIGURES, losses: true };
+
 export function Overview({ live }: { live: LiveBooks }) {
-  const { data: status, error } = usePolled<Status>("status", {}, 5);
   const { books } = live;
+  // One request for status and losses, and another at once when a loss rises.
+  const params = { losses: 1, risen: risenAt(books, FIGURES) };
+  const { data: status, error } = usePolled<Status>("status", params, 10);
+  const answers = useAnswers(status);
   const messages = column(books, "weir_messages_received_total");
   const received = column(books, "weir_received_bytes_total");
   const cpu = column(books, "process_cpu_seconds_total");
   const resident = column(books, "process_resident_memory_bytes");
-  const lost = useLosses(books);
+  const lost = status?.losses;
   const first = firstSecond(books);
   const seconds = books.times.length - first;
   const listeners = status?.listeners ?? [];
@@ -34,7 +48,7 @@ export function Overview({ live }: { live: LiveBooks }) {
     <>
       <section aria-label="losses">
         {lost && seconds > 0 ? (
-          <LossList lost={lost} books={books} seconds={seconds} />
+          <LossList lost={lost} books={books} answers={answers} seconds={seconds} />
         ) : (
           <p class="quiet">Waiting for the first second of data.</p>
         )}
@@ -47,7 +61,7 @@ export function Overview({ live }: { live: LiveBooks }) {
         <Figure
           title="Contexts"
           value={status ? exact(status.contexts.live) : "–"}
-          note={status ? `${exact(status.contexts.expired)} have expired` : undefined}
+          note={status ? `expired: ${exact(status.contexts.expired)}` : undefined}
           values={column(books, "weir_contexts")}
         />
         <Figure title="CPU" value={`${number((last(cpu) ?? 0) * 100)} %`} note="of one core" values={cpu} />
@@ -56,7 +70,9 @@ export function Overview({ live }: { live: LiveBooks }) {
           title="Last flush"
           value={status ? duration(status.flush.seconds) : "–"}
           note={
-            status ? `${exact(status.flush.series)} series every ${status.flush.bucket_seconds} s` : undefined
+            status
+              ? `${exact(status.flush.series)} series every ${duration(status.flush.bucket_seconds)}`
+              : undefined
           }
           values={column(books, "weir_flush_seconds")}
         />
@@ -89,8 +105,18 @@ export function Overview({ live }: { live: LiveBooks }) {
   );
 }
 
-function LossList(props: { lost: Loss[]; books: Books; seconds: number }) {
-  const { recent, earlier } = divide(props.lost, props.books);
+/** The agent's answers in the window. */
+function useAnswers(status: Status | undefined): Counted[] {
+  const kept = useRef<{ of: Status | undefined; answers: Counted[] }>({ of: undefined, answers: [] });
+  if (status?.losses && kept.current.of !== status) {
+    const now = Math.floor(Date.now() / 1000);
+    kept.current = { of: status, answers: remember(kept.current.answers, status.losses, now, WINDOW) };
+  }
+  return kept.current.answers;
+}
+
+function LossList(props: { lost: Loss[]; books: Books; answers: Counted[]; seconds: number }) {
+  const { recent, earlier } = divide(props.lost, props.books, props.answers);
   const window = duration(props.seconds);
   return (
     <>
@@ -128,9 +154,7 @@ function lossKey(loss: Loss): string {
 function LossItem({ loss, count }: { loss: Loss; count: number }) {
   return (
     <li>
-      <b>
-        {exact(count)} {loss.unit}
-      </b>
+      <b>{counted(count, loss.unit)}</b>
       {loss.place && ` at ${loss.place}`}: <Words text={loss.meaning} /> <Words text={loss.remedy} />
     </li>
   );

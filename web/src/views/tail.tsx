@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { address, type Share, type TailMessage, whyRefused } from "../api";
-import { byteRange, number, precise, utc } from "../format";
+import { byteRange, number, precise, unitOf, utc } from "../format";
 import { change } from "../route";
 
 /** Time between a refusal and the next attempt. */
@@ -66,6 +66,8 @@ function useTail(url: string, paused: boolean): State {
       const message = JSON.parse((event as MessageEvent).data) as TailMessage;
       key += 1;
       waiting.push({ ...message, key });
+      // A hidden tab has no frames, and its user comes back to see what has arrived.
+      if (waiting.length > MESSAGES_MAX) waiting.shift();
       if (waiting.length === 1) requestAnimationFrame(show);
     });
     stream.addEventListener("share", (event) => {
@@ -143,7 +145,7 @@ export function Tail({ params }: { params: URLSearchParams }) {
 /** How many of the messages are shown. */
 export function describeShare(share: Share | undefined): string {
   if (!share) return "Messages appear as they arrive.";
-  const arrived = `${number(share.messages)} messages arrived in the last second`;
+  const arrived = `${number(share.messages)} ${unitOf(share.messages, "messages")} arrived in the last second`;
   if (share.share >= 1) return `${arrived}; all that match are shown.`;
   return `${arrived}; ${number(share.share * 100)} % of those that match are shown, chosen at random.`;
 }

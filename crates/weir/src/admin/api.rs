@@ -1,14 +1,14 @@
 //! `/api/v1`: the last minutes, for the page, the terminal and scripts. Read-only JSON; `docs/api.md` is its reference.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, LazyLock};
 
 use hyper::StatusCode;
 use serde::Serialize;
-use weir_counters::{CounterInfo, Significance};
+use weir_counters::{CounterInfo, NumberKind, Significance};
 use weir_history::{
-    Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, QueryResult, SeriesColumns,
-    SeriesKind, TagKey, matches,
+    Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, QueryResult, SeriesColumn,
+    SeriesColumns, SeriesKind, TagKey, matches,
 };
 
 use super::query::{self, bad};
@@ -58,10 +58,57 @@ impl Request {
 
 #[derive(Clone, Debug)]
 pub struct BooksRequest {
-    pattern: String,
+    wanted: WantedBooks,
     from: i64,
     to: i64,
     step: Option<u32>,
+}
+
+/// The choice among the agent's own series. Without any all are wanted.
+#[derive(Clone, Debug, Default)]
+struct WantedBooks {
+    patterns: Vec<String>,
+    losses: bool,
+}
+
+/// Stands for no series.
+const NO_BOOKS: &str = "-";
+
+impl WantedBooks {
+    fn of(query: query::Query<'_>, name: &str) -> Result<WantedBooks, HttpError> {
+        // Refuses text that is no UTF-8.
+        query.text(name)?;
+        Ok(WantedBooks {
+            patterns: query.list(name),
+            losses: query.number("losses", 0, 0, 1)? == 1,
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let is_named = |pattern: &String| pattern != NO_BOOKS && matches(pattern, name);
+        (self.patterns.is_empty() && !self.losses)
+            || self.patterns.iter().any(is_named)
+            || self.losses && is_loss(name)
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.losses && !self.patterns.is_empty() && self.patterns.iter().all(|pattern| pattern == NO_BOOKS)
+    }
+}
+
+/// Whether an increase of this series is a loss, refusal or degradation.
+fn is_loss(name: &str) -> bool {
+    static NAMES: LazyLock<HashSet<&str>> = LazyLock::new(|| {
+        let all = declared().into_iter().map(|declared| declared.info);
+        all.filter(|info| is_sign(info))
+            .map(|info| info.series.name)
+            .collect()
+    });
+    NAMES.contains(name)
+}
+
+fn is_sign(info: &CounterInfo) -> bool {
+    matches!(info.significance, Significance::Problem(_)) && info.series.kind == NumberKind::Counter
 }
 
 /// Matching metrics, and the stored time range.
@@ -99,16 +146,13 @@ struct Meaning {
 
 impl Meaning {
     fn of(info: &CounterInfo) -> Meaning {
-        let (sign, advice) = match info.significance {
-            Significance::Problem(advice) => (true, advice),
-            Significance::Normal(advice) => (false, advice),
-        };
+        let (Significance::Problem(advice) | Significance::Normal(advice)) = info.significance;
         Meaning {
             name: info.series.name,
             label: info.series.label,
             unit: info.series.unit,
             meaning: info.meaning(),
-            sign: sign && info.series.kind == weir_counters::NumberKind::Counter,
+            sign: is_sign(info),
             advice,
         }
     }
@@ -241,7 +285,7 @@ fn step_of(query: query::Query<'_>) -> Result<Option<u32>, HttpError> {
 fn books_request(query: query::Query<'_>, recent: &Recent) -> Result<BooksRequest, HttpError> {
     let now = end_of(&recent.books());
     Ok(BooksRequest {
-        pattern: query.text("match")?.unwrap_or_default(),
+        wanted: WantedBooks::of(query, "match")?,
         from: query.time("from", now)?.unwrap_or(now - BOOKS_SECONDS),
         to: query.time("to", now)?.unwrap_or(now),
         step: step_of(query)?,
@@ -288,7 +332,12 @@ fn points(query: &Query, recent: &Recent) -> Result<QueryResult, HttpError> {
 fn books(request: &BooksRequest, recent: &Recent) -> Result<SeriesColumns, HttpError> {
     let books = recent.books();
     books
-        .series(&request.pattern, request.from, request.to, request.step)
+        .series(
+            |name| request.wanted.has(name),
+            request.from,
+            request.to,
+            request.step,
+        )
         .map_err(refused)
 }
 
@@ -311,8 +360,8 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>, HttpError> {
 pub struct Live {
     /// The query whose new points each flush sends.
     query: Option<Query>,
-    /// The books of each second whose names match.
-    books: String,
+    /// The books of each second.
+    books: WantedBooks,
 }
 
 pub fn live_request(query: query::Query<'_>, recent: &Recent) -> Result<Live, HttpError> {
@@ -322,7 +371,7 @@ pub fn live_request(query: query::Query<'_>, recent: &Recent) -> Result<Live, Ht
     };
     Ok(Live {
         query: points,
-        books: query.text("books")?.unwrap_or_default(),
+        books: WantedBooks::of(query, "books")?,
     })
 }
 
@@ -345,7 +394,7 @@ pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> Pieces {
             if now.bucket != before.bucket {
                 text.extend(live.flush_event(&recent, now.bucket).await);
             }
-            if now.second != before.second {
+            if now.second != before.second && !live.books.is_empty() {
                 text.extend(live.books_event(&now));
             }
             before = now;
@@ -376,16 +425,21 @@ impl Live {
 
     fn books_event(&self, update: &HistoryUpdate) -> Vec<u8> {
         let changes = update.changes.iter();
-        let books = SeriesColumns {
+        let books = ChangedBooks {
             step: 1,
-            times: vec![update.second],
-            series: changes
-                .filter(|series| matches(&self.books, &series.name))
-                .cloned()
-                .collect(),
+            times: [update.second],
+            series: changes.filter(|series| self.books.has(&series.name)).collect(),
         };
         event("books", json(&books))
     }
+}
+
+/// [`SeriesColumns`] of one second.
+#[derive(Serialize)]
+struct ChangedBooks<'a> {
+    step: u32,
+    times: [i64; 1],
+    series: Vec<&'a SeriesColumn>,
 }
 
 /// One server-sent event; JSON has no line breaks within.

@@ -84,6 +84,6 @@ pub struct LimitedRow {
 pub fn before_first_flush(status: &Status) -> String {
     let width = status.of(PipelineCounter::BucketSeconds).max(1);
     let left = width - status.as_of % width;
-    let messages = status.total("messages").good;
-    format!("there was no flush yet: {messages} messages arrived, and the first bucket ends in {left} s")
+    let messages = weir_units::counted(status.total("messages").good, "messages");
+    format!("there was no flush yet: {messages} arrived, and the first bucket ends in {left} s")
 }

@@ -36,10 +36,7 @@ fn dashboard() -> Value {
         false,
     ));
     for counters in groups(&all).iter().flat_map(|(_, members)| members) {
-        if counters
-            .iter()
-            .any(|counter| matches!(counter.info.significance, Significance::Problem(_)))
-        {
+        if is_problem(counters) {
             panels.push(grid.place(of_series(counters)));
         }
     }
@@ -71,7 +68,11 @@ fn dashboard() -> Value {
 
 /// The overview: title, unit, query.
 fn glance() -> [(&'static str, &'static str, String); 6] {
-    let rate = |name: &str| format!("sum by (instance) (rate({name}{{{CHOSEN}}}[$__rate_interval]))");
+    let rate = |name: &str| {
+        or_zero(format!(
+            "sum by (instance) (rate({name}{{{CHOSEN}}}[$__rate_interval]))"
+        ))
+    };
     let share = format!("weir_memory_used_bytes{{{CHOSEN}}} / weir_memory_budget_bytes{{{CHOSEN}}}");
     [
         ("Samples received", "cps", rate("weir_samples_received_total")),
@@ -80,7 +81,7 @@ fn glance() -> [(&'static str, &'static str, String); 6] {
         (
             "Items that outputs dropped",
             "cps",
-            rate("weir_output_dropped_total"),
+            or_zero(rate_of_buckets("weir_output_dropped_total", "instance")),
         ),
         ("Memory, of the budget", "percentunit", share),
         (
@@ -132,27 +133,59 @@ fn of_series(counters: &[&Declared]) -> Value {
             meaning += &format!("\n\n{advice}");
         }
     }
-    panel(
+    let mut panel = panel(
         info.series.name,
         &meaning,
         &unit(info.series.unit, info.series.kind),
         &query(counters),
+    );
+    if info.series.kind == NumberKind::Gauge && !is_problem(counters) {
+        panel["fieldConfig"]["defaults"]["noValue"] =
+            json!("not in use: the chosen agents have no such series");
+    }
+    panel
+}
+
+fn is_problem(counters: &[&Declared]) -> bool {
+    let mut all = counters.iter();
+    all.any(|counter| matches!(counter.info.significance, Significance::Problem(_)))
+}
+
+/// Zero for agents without any such series: counters with a reason do not exist before their first increase.
+pub(super) fn or_zero(query: String) -> String {
+    format!("{query} or on (instance) sum by (instance) (0 * weir_info{{{CHOSEN}}})")
+}
+
+/// The rate of what outputs do once per bucket, by these labels: per second of the buckets. A fixed time, as `rate` has it, covers one bucket
+/// more or less than another, and a flat load has peaks. What a relay sends does not wait for buckets; a merge has none.
+pub(super) fn rate_of_buckets(series: &str, labels: &str) -> String {
+    let rate = |chosen: &str| format!("sum by ({labels}) (rate({series}{{{chosen}}}[$__rate_interval]))");
+    let of_buckets = rate(&format!("{CHOSEN},kind!=\"message\""));
+    let seconds = format!("rate(weir_last_flush_timestamp_seconds{{{CHOSEN}}}[$__rate_interval])");
+    format!(
+        "{of_buckets} / on (instance) group_left () (max by (instance) ({seconds}) > 0.1 < 2) or {}",
+        rate(CHOSEN)
     )
 }
 
 fn query(counters: &[&Declared]) -> String {
     let series = counters[0].info.series;
     match series.kind {
+        NumberKind::Gauge if is_problem(counters) => or_zero(format!("{}{{{CHOSEN}}}", series.name)),
         NumberKind::Gauge => format!("{}{{{CHOSEN}}}", series.name),
-        NumberKind::Counter => {
+        NumberKind::Counter => or_zero({
             let mut labels = vec!["instance"];
             labels.extend(&counters[0].labels);
             let name = series.name;
-            format!(
-                "sum by ({}) (rate({name}{{{CHOSEN}}}[$__rate_interval]))",
-                labels.join(", ")
-            )
-        }
+            if name.starts_with("weir_output_") && labels.contains(&"kind") {
+                rate_of_buckets(name, &labels.join(", "))
+            } else {
+                format!(
+                    "sum by ({}) (rate({name}{{{CHOSEN}}}[$__rate_interval]))",
+                    labels.join(", ")
+                )
+            }
+        }),
     }
 }
 

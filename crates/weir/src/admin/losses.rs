@@ -7,6 +7,7 @@ use weir_counters::Significance::Problem;
 use weir_counters::{Counter as _, CounterInfo, NumberKind};
 use weir_ingest::{IngestCounter, SampleDrop};
 use weir_listener::ListenerCounter;
+use weir_units::counted;
 
 use super::clients::ClientCounter;
 use super::counters::TABLES;
@@ -45,6 +46,23 @@ impl Loss {
     fn label(&self, name: &str) -> Option<&str> {
         let mut labels = self.labels.iter();
         labels.find_map(|(key, value)| (*key == name).then_some(value.as_str()))
+    }
+}
+
+/// One answer with both, for the page.
+#[derive(Serialize)]
+pub struct StatusWithLosses {
+    losses: Vec<Loss>,
+    #[serde(flatten)]
+    status: Status,
+}
+
+impl StatusWithLosses {
+    pub fn of(status: Status) -> StatusWithLosses {
+        StatusWithLosses {
+            losses: losses(&status),
+            status,
+        }
     }
 }
 
@@ -167,7 +185,7 @@ fn known(status: &Status, loss: &Loss) -> Option<String> {
             let row = status.limits.limited.iter().find(|row| row.reason == reason)?;
             let tag = match row.tag_key.as_str() {
                 "" => String::new(),
-                key => format!(", tag `{key}` with about {} values", row.tag_values),
+                key => format!(", tag `{key}` with about {}", counted(row.tag_values, "values")),
             };
             Some(format!(
                 "Most in the last bucket: metric `{}`{tag}, from {}.",
@@ -185,8 +203,9 @@ fn known(status: &Status, loss: &Loss) -> Option<String> {
         "weir_packets_dropped_total" if reason.ends_with("rate_limited") => {
             let row = status.limits.rates.first()?;
             Some(format!(
-                "Most: {}, {} bytes per second.",
-                row.source, row.bytes_per_second
+                "Most: {}, {} per second.",
+                row.source,
+                counted(row.bytes_per_second, "bytes")
             ))
         }
         "weir_clients_packets_dropped_total"

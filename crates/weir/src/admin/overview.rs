@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use weir_counters::{NumberKind, Significance};
 
-use super::dashboard::{CHOSEN, Grid, datasource, numbered, variables};
+use super::dashboard::{CHOSEN, Grid, datasource, numbered, rate_of_buckets, variables};
 use super::series::declared;
 
 /// The text of `overview.json`.
@@ -228,7 +228,11 @@ fn in_range(series: &str, label: &str, base: &str) -> String {
 
 fn outputs() -> Value {
     let (label, healthy) = ("output", "weir_output_healthy");
-    let delivered = per_second("weir_output_delivered_total", label, healthy);
+    let delivered = format!(
+        "{} or {}",
+        rate_of_buckets("weir_output_delivered_total", "instance, output"),
+        summed(label, &format!("0 * {healthy}{{{CHOSEN}}}"))
+    );
     let dropped = in_range("weir_output_dropped_total", label, healthy);
     let failed = in_range("weir_output_attempts_failed_total", label, healthy);
     table(

@@ -25,7 +25,7 @@ use super::caller;
 use super::connections::{Connection, ConnectionLimits, Connections, Slot, TimeoutStream, TooManyRequests};
 use super::contexts;
 use super::explain::{ExplainError, ExplainRequest};
-use super::losses::losses;
+use super::losses::{StatusWithLosses, losses};
 use super::page;
 use super::query::Query;
 use super::sockets::{AdminBindError, AdminSockets};
@@ -326,7 +326,11 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         "/" if !page::is_wanted(request.headers()) => Ok(text(StatusCode::OK, INDEX)),
         RELOAD => reload(source).await,
         "/metrics" => Ok(metrics(source, &request).await),
-        "/api/v1/status" => json_of(&source.status().await),
+        "/api/v1/status" => match query.number("losses", 0, 0, 1) {
+            Ok(1) => json_of(&StatusWithLosses::of(source.status().await)),
+            Ok(_) => json_of(&source.status().await),
+            Err(refused) => Err(refused),
+        },
         "/api/v1/contexts" => match query.number("top", TOP_DEFAULT as u64, 1, TOP_MAX as u64) {
             Ok(top) => match source.contexts(top as usize).await {
                 Some(report) => json_of(&report),

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
+use weir_units::counted;
 
 use super::agent::{self, admin_address};
 use super::stream::{self, Body};
 use super::switch;
-use super::table::grouped;
 use crate::capture_file::{
     CaptureError, CaptureReader, CaptureState, CaptureWriter, header, write_packet, write_state,
 };
@@ -153,21 +153,21 @@ fn is_cut(error: &CaptureError) -> bool {
 fn report(path: &Path, state: &CaptureState, interrupted: bool) -> Result<(), Failure> {
     let size = std::fs::metadata(path).map_or(0, |file| file.len());
     let mut text = format!(
-        "{}: {} packets, {}\n",
+        "{}: {}, {}\n",
         path.display(),
-        grouped(state.packets),
+        counted(state.packets, "packets"),
         super::table::bytes(size)
     );
     if state.lost > 0 {
         text.push_str(&format!(
-            "{} packets are missing: they came faster than they could be written\n",
-            grouped(state.lost)
+            "missing: {}, which came faster than weir could write\n",
+            counted(state.lost, "packets")
         ));
     }
     if state.requests > 0 {
         text.push_str(&format!(
-            "{} requests with columns are not in it: a capture has packets alone\n",
-            grouped(state.requests)
+            "not in it: {} with columns; a capture has packets alone\n",
+            counted(state.requests, "requests")
         ));
     }
     if interrupted {

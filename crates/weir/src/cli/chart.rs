@@ -78,7 +78,12 @@ pub fn legend(points: &Points) -> Vec<(Color, String)> {
 /// Groups without a row in the legend.
 pub fn rest(points: &Points) -> Option<String> {
     let hidden = points.groups.len().saturating_sub(LINES_MAX) + points.folded;
-    (hidden > 0).then(|| format!("and {hidden} smaller groups"))
+    (hidden > 0).then(|| {
+        format!(
+            "and {hidden} smaller {}",
+            weir_units::unit_of(hidden as u64, "groups")
+        )
+    })
 }
 
 /// A line that describes the chart.

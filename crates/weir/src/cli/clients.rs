@@ -1,9 +1,10 @@
 //! The clients' telemetry in `weir status`.
 
 use std::fmt::Write as _;
+use weir_units::grouped;
 
 use super::style::Style;
-use super::table::{Table, duration, grouped, shown};
+use super::table::{Table, duration, shown};
 use crate::admin::clients::{ClientReport, ClientRow};
 
 /// Maximum rows; the JSON has all.

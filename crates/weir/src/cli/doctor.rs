@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::{ArgMatches, Command};
+use weir_units::counted;
 
 use super::switch;
 use crate::config;
@@ -80,7 +81,10 @@ fn report(findings: &[Finding]) -> String {
             .filter(|finding| finding.verdict == verdict)
             .count()
     };
-    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-    let _ = writeln!(text, "\n{errors} errors, {warnings} warnings");
+    let (errors, warnings) = (
+        counted(count(Severity::Error) as u64, "errors"),
+        counted(count(Severity::Warning) as u64, "warnings"),
+    );
+    let _ = writeln!(text, "\n{errors}, {warnings}");
     text
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use weir_columns::decode::{Decoded, Endpoint, Refusal};
 use weir_counters::Counter as _;
 use weir_ingest::SeriesRejection;
+use weir_units::counted;
 
 use super::agent::{fetch, read};
 use super::recent::path;
@@ -120,9 +121,10 @@ type Explained = (Explanation, Option<&'static str>);
 fn page(endpoint: &str, decoded: &Decoded, all: &[Explained]) -> String {
     let dropped: u64 = dropped(decoded).map(|(_, series)| series).sum();
     let mut page = format!(
-        "POST {endpoint}: {} series with {} points; {dropped} series are dropped\n",
+        "POST {endpoint}: {} series with {}; {dropped} series {} dropped\n",
         decoded.len(),
-        decoded.points()
+        counted(decoded.points() as u64, "points"),
+        if dropped == 1 { "is" } else { "are" }
     );
     for series in decoded.dropped_series() {
         let reason = SeriesRejection::from(series.fault);

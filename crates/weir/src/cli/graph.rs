@@ -165,13 +165,17 @@ fn check_function(name: &str, json: bool) -> Result<(), Failure> {
 
 fn query(address: SocketAddr, metric: &str, parameters: &[(&str, &str)]) -> Result<String, Failure> {
     let parameters = [&[("metric", metric)], parameters].concat();
-    match request(address, &path("/api/v1/query", &parameters))? {
+    let asked = path("/api/v1/query", &parameters);
+    match request(address, &asked)? {
         AgentResponse::Body(body) => Ok(body),
         AgentResponse::Refused { code, reason } => {
-            let like = if code == 404 {
-                suggestions(address, metric)
-            } else {
-                String::new()
+            let like = match code {
+                404 => suggestions(address, metric),
+                _ => Some(String::new()),
+            };
+            // Its first bucket has ended since.
+            let Some(like) = like else {
+                return fetch(address, &asked);
             };
             Err(Failure::runtime(format!(
                 "the agent at {address} says: {reason}{like}"
@@ -180,22 +184,25 @@ fn query(address: SocketAddr, metric: &str, parameters: &[(&str, &str)]) -> Resu
     }
 }
 
-/// Similar names.
-fn suggestions(address: SocketAddr, metric: &str) -> String {
+/// Similar names; `None`: there is such a metric.
+fn suggestions(address: SocketAddr, metric: &str) -> Option<String> {
     let path = path("/api/v1/metrics", &[("limit", NAMES_MAX), ("details", "0")]);
     let Ok(known) = fetch(address, &path).and_then(|body| read::<Metrics>(address, &body)) else {
-        return String::new();
+        return Some(String::new());
     };
     if known.metrics.is_empty() {
-        return "; nothing has arrived yet, or no bucket has ended".to_owned();
+        return Some("; nothing has arrived yet, or no bucket has ended".to_owned());
+    }
+    if known.metrics.iter().any(|known| known.name == metric) {
+        return None;
     }
     let names = known.metrics.iter().map(|metric| metric.name.as_str());
     let like = nearest(metric, names);
     if like.is_empty() {
-        return format!("; `weir top` lists the {} that are", known.total);
+        return Some(format!("; `weir top` lists the {} that are", known.total));
     }
     let like: Vec<String> = like.into_iter().map(shown).collect();
-    format!("; did you mean {}?", like.join(", "))
+    Some(format!("; did you mean {}?", like.join(", ")))
 }
 
 /// The most similar first; names that contain the typed text before names with a similar spelling.

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use clap::{ArgMatches, Command};
 use weir_config::Role;
+use weir_units::{counted, grouped, unit_of};
 
 use super::agent::{admin_address_of, show_at};
 use super::style::Style;
 use super::switch;
-use super::table::{Table, duration, grouped};
+use super::table::{Table, duration};
 use crate::admin::fleet::{AgentRow, FleetCounter, FleetStatus};
 use crate::admin::status::Status;
 use crate::config;
@@ -84,8 +85,8 @@ pub fn render(page: &mut String, fleet: &FleetStatus, now: u64, style: Style) {
     };
     let _ = writeln!(
         page,
-        "\nfleet     {} partitions here; {sends}\nagents    {} expected, {} seen, {} missing in the bucket that closed last; {} known",
-        count(FleetCounter::Partitions),
+        "\nfleet     {} here; {sends}\nagents    {} expected, {} seen, {} missing in the bucket that closed last; {} known",
+        counted(of(FleetCounter::Partitions), "partitions"),
         count(FleetCounter::AgentsExpected),
         count(FleetCounter::AgentsSeen),
         count(FleetCounter::AgentsMissing),
@@ -96,12 +97,12 @@ pub fn render(page: &mut String, fleet: &FleetStatus, now: u64, style: Style) {
     }
     let _ = writeln!(
         page,
-        "records   {} merged, {} late, {} repeated, {} quarantined; {} buckets closed, {} open",
+        "records   {} merged, {} late, {} repeated, {} quarantined; {} closed, {} open",
         count(FleetCounter::Merged),
         count(FleetCounter::Late),
         count(FleetCounter::Repeats),
         grouped(fleet.partitions.iter().map(|row| row.quarantined).sum()),
-        count(FleetCounter::ClosedBuckets),
+        counted(of(FleetCounter::ClosedBuckets), "buckets"),
         count(FleetCounter::OpenBuckets)
     );
     partitions(page, fleet);
@@ -184,8 +185,9 @@ fn ledger(page: &mut String, fleet: &FleetStatus, style: Style) {
     if others > 0 {
         let _ = writeln!(
             page,
-            "  and {} more agents: --json lists them",
-            grouped(others as u64)
+            "  and {} more {}: --json lists all",
+            grouped(others as u64),
+            unit_of(others as u64, "agents")
         );
     }
 }
@@ -205,8 +207,8 @@ fn because(row: &AgentRow) -> String {
     }
     if row.shared_id > 0 {
         because.push(format!(
-            "two agents have this id ({} records)",
-            grouped(row.shared_id)
+            "two agents have this id ({})",
+            counted(row.shared_id, "records")
         ));
     }
     for (what, between) in [("missing", row.missing_between), ("lost", row.lost_between)] {

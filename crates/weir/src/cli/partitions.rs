@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use weir_config::Role;
 use weir_merge::{Log as _, Plan};
+use weir_units::counted;
 
 use super::table::duration;
 use crate::config::{self, Loaded};
@@ -94,7 +95,7 @@ fn may_become(plan: &Plan, number: u32) -> Result<(), Failure> {
 }
 
 fn shown(plan: &Plan, now: i64) -> String {
-    let mut text = format!("{} partitions\n", plan.at(now));
+    let mut text = format!("{}\n", counted(plan.at(now).into(), "partitions"));
     for (from, partitions) in plan.steps().filter(|(from, _)| *from > now) {
         let left = duration((from - now) as u64);
         let _ = writeln!(

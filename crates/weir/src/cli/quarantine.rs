@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use weir_merge::{Log as _, Quarantined, put_back};
 use weir_state::{Record, State};
+use weir_units::{counted, grouped};
 
 use super::partitions::open_fleet;
 use super::switch;
-use super::table::{Table, grouped, shown};
+use super::table::{Table, shown};
 use crate::failure::Failure;
 use crate::run::FleetLog;
 
@@ -130,8 +131,8 @@ fn one((partition, quarantined): &(u32, Quarantined)) -> String {
         Err(error) => {
             let bytes = quarantined.bytes.iter().take(BYTES_SHOWN);
             let bytes: String = bytes.map(|byte| format!("{byte:02x}")).collect();
-            let len = grouped(quarantined.bytes.len() as u64);
-            let _ = writeln!(text, "  {error}\n  {len} bytes: {bytes}");
+            let len = counted(quarantined.bytes.len() as u64, "bytes");
+            let _ = writeln!(text, "  {error}\n  {len}: {bytes}");
             return text;
         }
     };
@@ -164,9 +165,12 @@ fn value(state: &State) -> String {
     match state {
         State::Counter(sum) => sum.to_f64().to_string(),
         State::Gauge(gauge) => gauge.value.to_string(),
-        State::Set(members) => format!("{} members", members.cardinality()),
-        State::Samples(samples) => format!("{} samples", samples.count()),
-        State::Distribution(distribution) => format!("{} samples", distribution.bins.count()),
+        State::Set(members) => counted(members.cardinality(), "members"),
+        State::Samples(samples) => counted(samples.count(), "samples"),
+        State::Distribution(distribution) => counted(
+            distribution.bins.count().try_into().unwrap_or(u64::MAX),
+            "samples",
+        ),
     }
 }
 
@@ -202,7 +206,7 @@ fn put_all_back(arguments: &ArgMatches) -> Result<(), Failure> {
                     log.append(record.partition, sent, &record.bytes)
                         .map_err(failed)?;
                 }
-                let _ = writeln!(text, "{place}: {} series are put back", grouped(series));
+                let _ = writeln!(text, "{place}: put back, {} series", grouped(series));
             }
         }
     }
@@ -210,8 +214,8 @@ fn put_all_back(arguments: &ArgMatches) -> Result<(), Failure> {
     match not_put_back {
         0 => Ok(()),
         some => Err(Failure::runtime(format!(
-            "{some} of {} records were not put back",
-            chosen.len()
+            "not put back: {some} of {}",
+            counted(chosen.len() as u64, "records")
         ))),
     }
 }

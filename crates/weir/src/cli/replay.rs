@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
+use weir_units::counted;
 
 use super::send::{Sender, destination};
 use super::switch;
-use super::table::grouped;
 use crate::capture_file::{CaptureError, CaptureReader};
 use crate::failure::Failure;
 
@@ -51,9 +51,9 @@ pub fn replay(arguments: &ArgMatches) -> Result<(), Failure> {
     }
     if found.lost > 0 {
         eprintln!(
-            "{}: {} packets are missing: the capture had no room for them",
+            "{}: missing {}, for which the capture had no room",
             path.display(),
-            grouped(found.lost)
+            counted(found.lost, "packets")
         );
     }
     let newline = arguments
@@ -72,9 +72,9 @@ pub fn replay(arguments: &ArgMatches) -> Result<(), Failure> {
                 .map_err(|error| super::send::failed(&address, &error))
         })?;
         super::print(&format!(
-            "{} packets, {} bytes in {:.3} s to {address}\n",
-            grouped(sent.packets),
-            grouped(sent.bytes),
+            "{}, {} in {:.3} s to {address}\n",
+            counted(sent.packets, "packets"),
+            counted(sent.bytes, "bytes"),
             start.elapsed().as_secs_f64()
         ))?;
         if !arguments.get_flag("loop") {

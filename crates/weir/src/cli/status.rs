@@ -10,12 +10,13 @@ use weir_counters::Counter as _;
 use weir_ingest::{SenderCounter, WorkerCounter};
 use weir_listener::ListenerCounter;
 use weir_output::OutputCounter;
+use weir_units::{counted, grouped};
 
 use super::agent::{self, admin_address, fetch, show};
 use super::clients;
 use super::style::Style;
 use super::switch;
-use super::table::{Table, bytes, duration, grouped, rate, shown};
+use super::table::{Table, bytes, duration, rate, shown};
 use crate::admin::contexts::LimitedRow;
 use crate::admin::counters::{PipelineCounter, SocketCounter};
 use crate::admin::losses::losses;
@@ -156,7 +157,8 @@ fn flush(page: &mut String, status: &Status, now: u64) {
     if ahead >= 1.0 || set_back > 0 {
         let _ = writeln!(
             page,
-            "the wall clock was set back: timestamps are {ahead:.1} s ahead of it, and went back {set_back} times"
+            "the wall clock was set back: timestamps are {ahead:.1} s ahead of it, and went back {}",
+            counted(set_back, "times")
         );
     }
 }
@@ -266,7 +268,7 @@ fn to_look_at(page: &mut String, status: &Status, style: Style) {
     let title = "LOST, REFUSED OR DEGRADED, since the start";
     let _ = writeln!(page, "\n{}", style.bad(title));
     for loss in losses {
-        let lost = format!("{}: {} {}", loss.what(), grouped(loss.count as u64), loss.unit);
+        let lost = format!("{}: {}", loss.what(), counted(loss.count as u64, loss.unit));
         let _ = writeln!(
             page,
             "  {}\n      {}",
@@ -371,9 +373,9 @@ fn rules(page: &mut String, rules: &RulesStatus) {
         let saved = trial.contexts_now.saturating_sub(trial.contexts_then);
         let _ = writeln!(
             page,
-            "  {} would save {} contexts: {} become {}; samples dropped {}, in other contexts {}{}",
+            "  {} would save {}: {} become {}; samples dropped {}, in other contexts {}{}",
             rule.name,
-            grouped(saved),
+            counted(saved, "contexts"),
             grouped(trial.contexts_now),
             grouped(trial.contexts_then),
             grouped(trial.samples_dropped),
@@ -450,9 +452,9 @@ pub fn limited(page: &mut String, rows: &[LimitedRow]) {
         let differs = match row.tag_values {
             0 => String::new(),
             values => format!(
-                "tag {}: about {} values",
+                "tag {}: about {}",
                 printable(row.tag_key.as_bytes()),
-                grouped(values)
+                counted(values, "values")
             ),
         };
         table.row([
@@ -547,10 +549,10 @@ fn origins(page: &mut String, origin: &OriginReport) {
     let resolver = &origin.resolver;
     let _ = write!(
         page,
-        "\norigins   {} in use, {} of them known to no source; {} processes sent in the last minute",
+        "\norigins   {} in use, {} of them known to no source; in the last minute {} sent",
         grouped(resolver.origins_live),
         grouped(resolver.origins_unknown),
-        grouped(origin.numbers.of(SenderCounter::Live))
+        counted(origin.numbers.of(SenderCounter::Live), "processes")
     );
     for (what, counts) in [
         ("processes looked up", &resolver.processes),
@@ -644,10 +646,9 @@ mod tests {
         let page = render(&status, 100, Style::default());
         for loss in losses(&status) {
             let line = format!(
-                "  {}: {} {}\n      {}\n",
+                "  {}: {}\n      {}\n",
                 loss.what(),
-                loss.count,
-                loss.unit,
+                counted(loss.count as u64, loss.unit),
                 loss.remedy
             );
             assert!(page.contains(&line), "{line} is not in\n{page}");

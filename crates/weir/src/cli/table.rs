@@ -1,6 +1,7 @@
 //! Tables and numbers in the output of commands.
 
 use std::fmt::Write as _;
+use weir_units::grouped;
 
 use super::style::Style;
 use crate::logging::printable;
@@ -138,18 +139,6 @@ pub fn sparkline(values: &[Option<f64>], width: usize) -> String {
     let drawn = newest.iter().map(|value| value.map_or(' ', height));
     let missing = width.saturating_sub(newest.len());
     std::iter::repeat_n(' ', missing).chain(drawn).collect()
-}
-
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 pub fn rate(per_second: f64) -> String {

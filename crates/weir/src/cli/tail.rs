@@ -5,11 +5,11 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, Command, value_parser};
+use weir_units::grouped;
 
 use super::agent::{self, admin_address};
 use super::stream::{self, Body};
 use super::switch;
-use super::table::grouped;
 use crate::failure::Failure;
 use crate::tap::message::{BadBytes, MessageOutcome, TailMessage};
 use crate::tap::tail::{RATE_MAX, Share};

@@ -73,7 +73,8 @@ pub fn losses(status: &Status) -> Vec<Finding> {
             place => place,
         };
         let since = if loss.is_counter { " since the start" } else { "" };
-        let found = format!("{} {}{since}: {}", loss.count, loss.unit, loss.meaning);
+        let number = weir_units::counted(loss.count as u64, loss.unit);
+        let found = format!("{number}{since}: {}", loss.meaning);
         Finding::warning("losses", place, found).remedy(loss.remedy)
     };
     losses::losses(status).into_iter().map(finding).collect()

@@ -9,6 +9,7 @@ use weir_listener::{
     Address, ListenerConfig, ListenerCounter, Monotonic, RateLimited, SourceRates, TLS_SESSION_BYTES,
     TlsServer,
 };
+use weir_units::unit_of;
 
 use super::books::BoundListener;
 use super::pipeline::PipelineState;
@@ -213,7 +214,8 @@ impl Access {
             let (source, rate) = (&row.source, row.bytes_per_second);
             if let Some(new) = self.mention(source, row.packets, now) {
                 lines.push(format!(
-                    "{source} sends more than its {rate} bytes per second: {new} packets dropped"
+                    "{source} sends more than its {rate} bytes per second: {new} {} dropped",
+                    unit_of(new, "packets")
                 ));
             }
         }
@@ -225,7 +227,8 @@ impl Access {
                     pid => format!(", the last of process {pid}"),
                 };
                 lines.push(format!(
-                    "{source} may not send ({reason}, by allowed_origins): {new} packets dropped{last}"
+                    "{source} may not send ({reason}, by allowed_origins): {new} {} dropped{last}",
+                    unit_of(new, "packets")
                 ));
             }
         }

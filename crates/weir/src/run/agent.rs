@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tokio::runtime::Runtime;
-use weir_aggregate::{Batch, Merger};
+use weir_aggregate::Merger;
 use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, PutState, Report, Sources, WorkerHandle};
 use weir_listener::ListenerConfig;
@@ -19,7 +19,7 @@ use super::clients::Clients;
 use super::continuity;
 use super::hand_over_target::TakenOver;
 use super::health::{self, Watch};
-use super::history::HistoryFeed;
+use super::history::{HistoryFeed, HistoryInbox};
 use super::log::{self, LastFlush};
 use super::outputs::{Feed, Outputs};
 use super::pipeline::{Pipeline, Shared};
@@ -360,21 +360,21 @@ fn history_feed(
     recent: Option<&Arc<Recent>>,
     budget: &Budget,
     config: &Config,
-) -> (Option<HistoryFeed>, Option<Receiver<Arc<Batch>>>) {
+) -> (Option<HistoryFeed>, Option<HistoryInbox>) {
     let waiting = budget.batches_of_output(config.outputs.len());
     recent.map(|recent| history::feed(recent, waiting)).unzip()
 }
 
 /// `before`: where the history of the previous process comes from.
 fn start_history(
-    recent: Option<(Arc<Recent>, Receiver<Arc<Batch>>)>,
+    recent: Option<(Arc<Recent>, HistoryInbox)>,
     view: &Arc<View>,
     before: Option<Channel>,
 ) -> Result<(), Failure> {
-    let Some((recent, batches)) = recent else {
+    let Some((recent, inbox)) = recent else {
         return Ok(());
     };
-    history::start(recent, batches, view.clone(), before).map_err(|error| Failure::thread(&error))
+    history::start(recent, inbox, view.clone(), before).map_err(|error| Failure::thread(&error))
 }
 
 /// The pipeline's results for the status.

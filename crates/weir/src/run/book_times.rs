@@ -1,8 +1,10 @@
 //! The books at whole seconds. Workers report once a second, each at its own time, and later when the machine is busy. What a counter was at
 //! a whole second lies on the line between the report before it and the one after it: so a flat load is a flat line, and nothing is lost or
-//! counted twice.
+//! counted twice. Counters that rise once per bucket have [rises](super::bucket_marks) that fit the bucket.
 
 use weir_output::prometheus::OwnSeries;
+
+use super::bucket_marks::{BucketMark, SpreadRises, rises_with_buckets};
 
 /// A worker that has not reported for so long is not waited for: its numbers stand still.
 const SILENCE_NS: u64 = 2_000_000_000;
@@ -47,6 +49,7 @@ pub struct BookTimes {
     second: u64,
     /// The series at that second.
     at_second: Vec<OwnSeries>,
+    rises: SpreadRises,
 }
 
 impl BookTimes {
@@ -56,7 +59,13 @@ impl BookTimes {
             at_second: first.series.clone(),
             before: first.clone(),
             last: first,
+            rises: SpreadRises::default(),
         }
+    }
+
+    /// Outputs are given the next bucket.
+    pub fn mark(&mut self, mark: BucketMark) {
+        self.rises.add(mark);
     }
 
     /// Whether workers have reported since the last sample, or will not soon.
@@ -83,6 +92,7 @@ impl BookTimes {
         }
         while self.second < known {
             self.second += 1;
+            self.rises.advance(self.second as i64);
             let at = self.series_at(&sample, self.second * 1_000_000_000);
             take(self.second, &at, &self.at_second);
             self.at_second = at;
@@ -93,6 +103,7 @@ impl BookTimes {
     fn series_at(&self, sample: &Sample, at_ns: u64) -> Vec<OwnSeries> {
         let mut known = self.last.series.iter().peekable();
         let mut made = self.at_second.iter().peekable();
+        let mut of_outputs = 0;
         let all = sample.series.iter().map(|series| {
             if !series.is_counter {
                 return series.clone();
@@ -101,6 +112,14 @@ impl BookTimes {
             let same = |old: &&OwnSeries| old.name == series.name && old.labels == series.labels;
             let last = known.next_if(same).or_else(|| self.last.series.iter().find(same));
             let at_second = made.next_if(same).or_else(|| self.at_second.iter().find(same));
+            if rises_with_buckets(series) {
+                of_outputs += 1;
+                let rise = self.rises.of(series, of_outputs - 1);
+                return OwnSeries {
+                    value: at_second.map_or(0.0, |at_second| at_second.value) + rise,
+                    ..series.clone()
+                };
+            }
             let value_of = |old: Option<&OwnSeries>| old.map_or(0.0, |old| old.value);
             let (mut old, mut new) = (value_of(last), series.value);
             let (mut from, mut to) = (self.last.time_of(series), sample.time_of(series));
@@ -136,12 +155,13 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const START: u64 = 1_700_000_000 * SECOND;
 
+    /// Of a relay, whose messages do not wait for buckets.
     fn series(name: &'static str, value: f64) -> OwnSeries {
         OwnSeries {
             name,
             help: "",
             is_counter: true,
-            labels: Vec::new(),
+            labels: vec![("kind", "message".to_owned())],
             value,
         }
     }

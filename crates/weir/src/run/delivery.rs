@@ -35,7 +35,10 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             notes.insert(0, endpoint.endpoint.clone());
         }
         if endpoint.pending.disk_bytes > 0 {
-            notes.push(format!("{} bytes on disk", endpoint.pending.disk_bytes));
+            notes.push(format!(
+                "{} on disk",
+                weir_units::counted(endpoint.pending.disk_bytes, "bytes")
+            ));
         }
         if let Some(error) = &endpoint.disk_error {
             let what = if endpoint.pending.unsaved.is_zero() {

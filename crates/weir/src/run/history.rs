@@ -9,6 +9,7 @@ use weir_aggregate::Batch;
 use weir_listener::Monotonic;
 
 use super::book_times::{BookTimes, Sample};
+use super::bucket_marks::{BucketMark, BucketMarks};
 use super::view::View;
 use crate::admin::series::own_series;
 use crate::hand_over::{self, Channel};
@@ -26,10 +27,22 @@ const LOOK: Duration = Duration::from_millis(250);
 pub struct HistoryFeed {
     inbox: SyncSender<Arc<Batch>>,
     recent: Arc<Recent>,
+    marks: Arc<BucketMarks>,
     bytes_max: u64,
 }
 
+/// The thread's end.
+pub struct HistoryInbox {
+    batches: Receiver<Arc<Batch>>,
+    marks: Arc<BucketMarks>,
+}
+
 impl HistoryFeed {
+    /// Outputs are given a bucket next.
+    pub fn mark(&self, mark: BucketMark) {
+        self.marks.add(mark);
+    }
+
     pub fn take(&self, batch: &Arc<Batch>) {
         if !self.recent.add_pending(batch, self.bytes_max) {
             return;
@@ -42,28 +55,26 @@ impl HistoryFeed {
 }
 
 /// `bytes_max`: batches that wait take no more, or are one.
-pub fn feed(recent: &Arc<Recent>, bytes_max: u64) -> (HistoryFeed, Receiver<Arc<Batch>>) {
+pub fn feed(recent: &Arc<Recent>, bytes_max: u64) -> (HistoryFeed, HistoryInbox) {
     let (inbox, batches) = std::sync::mpsc::sync_channel(INBOX_BATCHES);
+    let marks = Arc::new(BucketMarks::default());
     let feed = HistoryFeed {
         inbox,
         recent: recent.clone(),
+        marks: marks.clone(),
         bytes_max,
     };
-    (feed, batches)
+    (feed, HistoryInbox { batches, marks })
 }
 
 /// Starts the thread, which ends with the pipeline. `before`: the previous process, which sends its history.
 pub fn start(
     recent: Arc<Recent>,
-    batches: Receiver<Arc<Batch>>,
+    inbox: HistoryInbox,
     view: Arc<View>,
     before: Option<Channel>,
 ) -> io::Result<()> {
-    let thread_state = HistoryThread {
-        recent,
-        batches,
-        view,
-    };
+    let thread_state = HistoryThread { recent, inbox, view };
     // Before clients know that the agent is ready: the thread can be late, and the books would miss what the first sample has.
     let first = thread_state.sample();
     std::thread::Builder::new()
@@ -124,7 +135,7 @@ fn take_parts(recent: &Recent, channel: &Channel) -> io::Result<()> {
 
 struct HistoryThread {
     recent: Arc<Recent>,
-    batches: Receiver<Arc<Batch>>,
+    inbox: HistoryInbox,
     view: Arc<View>,
 }
 
@@ -135,7 +146,7 @@ impl HistoryThread {
             self.keep_books(&mut books);
             let now = Duration::from_nanos(unix_ns());
             let next_look = LOOK - Duration::from_nanos((now.as_nanos() % LOOK.as_nanos()) as u64);
-            match self.batches.recv_timeout(next_look) {
+            match self.inbox.batches.recv_timeout(next_look) {
                 Ok(batch) => {
                     self.recent.take(&batch);
                     let bytes = batch.bytes();
@@ -150,7 +161,11 @@ impl HistoryThread {
 
     fn keep_books(&self, books: &mut BookTimes) {
         if books.is_due(self.view.shared.reported_ns(), unix_ns()) {
-            books.add(self.sample(), |second, series, before| {
+            let sample = self.sample();
+            for mark in self.inbox.marks.take() {
+                books.mark(mark);
+            }
+            books.add(sample, |second, series, before| {
                 self.recent.take_books(second as i64, series, before);
             });
         }

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use weir_context::{ContextCounter, UsageSummary};
 use weir_ingest::{IngestCounter, TLS_ERROR, WorkerCounter};
-use weir_listener::ListenerCounter;
+use weir_listener::{ListenerCounter, Monotonic};
 use weir_protocol::ErrorClass;
 
 use super::access::Access;
 use super::books::BoundListener;
 use super::pipeline::{Flushed, PipelineState, Shared};
+use super::rates::Speed;
 use super::unix_now;
 use super::usage::Usage;
 use crate::admin::status::{Rates, Reasons, Status, sum_of};
@@ -70,7 +71,8 @@ pub fn flushes(
     listeners: Vec<BoundListener>,
     last_flush: Arc<Mutex<LastFlush>>,
 ) -> Box<dyn FnMut(&Flushed) + Send> {
-    let (summary, bucket_seconds) = (config.running.flush_summary, config.aggregation.bucket_seconds());
+    let summary = config.running.flush_summary;
+    let mut speed = Speed::new(Monotonic::now().0);
     let mut before = Totals::default();
     let mut clock = ClockLog::default();
     Box::new(move |flushed| {
@@ -82,7 +84,7 @@ pub fn flushes(
         }
         let now = Totals::of(flushed);
         let facts = LastFlush {
-            rates: now.rates(&before, bucket_seconds),
+            rates: speed.at(&flushed.state),
         };
         *last_flush.lock().unwrap_or_else(PoisonError::into_inner) = facts;
         if summary && !now.is_as(&before) {
@@ -203,8 +205,6 @@ struct Totals {
     dropped: u64,
     kernel_dropped: u64,
     contexts: u64,
-    bytes: u64,
-    samples: u64,
 }
 
 impl Totals {
@@ -216,8 +216,6 @@ impl Totals {
                 totals.packets += listener.socket[ListenerCounter::Packets];
                 totals.kernel_dropped += listener.socket[ListenerCounter::KernelDropped];
                 totals.messages += listener.ingest[IngestCounter::Messages];
-                totals.bytes += listener.socket[ListenerCounter::Bytes];
-                totals.samples += listener.ingest[IngestCounter::Samples];
                 totals.rejected += listener.ingest.rejected_total();
                 totals.dropped += listener.ingest.dropped_total();
             }
@@ -232,27 +230,14 @@ impl Totals {
             && (self.rejected, self.dropped) == (before.rejected, before.dropped)
     }
 
-    /// Per second, over one bucket.
-    fn rates(&self, before: &Totals, bucket_seconds: u64) -> Rates {
-        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / bucket_seconds as f64;
-        Rates {
-            packets: rate(
-                self.packets + self.kernel_dropped,
-                before.packets + before.kernel_dropped,
-            ),
-            bytes: rate(self.bytes, before.bytes),
-            messages: rate(self.messages, before.messages),
-            samples: rate(self.samples, before.samples),
-        }
-    }
-
     fn summary(&self, before: &Totals, flushed: &Flushed) -> String {
+        let plain = |number: u64, unit| format!("{number} {}", weir_units::unit_of(number, unit));
         let mut text = format!(
-            "flushed {} series of {} contexts; since the last: {} messages in {} packets",
+            "flushed {} series of {}; since the last: {} in {}",
             flushed.rows,
-            self.contexts,
-            self.messages - before.messages,
-            self.packets - before.packets
+            plain(self.contexts, "contexts"),
+            plain(self.messages - before.messages, "messages"),
+            plain(self.packets - before.packets, "packets")
         );
         for (count, what) in [
             (self.rejected - before.rejected, "messages rejected"),

@@ -22,6 +22,7 @@ mod access;
 mod agent;
 mod book_times;
 mod books;
+mod bucket_marks;
 mod clients;
 mod columns;
 mod continuity;
@@ -42,6 +43,7 @@ mod merge;
 mod origins;
 mod outputs;
 pub(crate) mod pipeline;
+mod rates;
 mod relay;
 mod reporting;
 

@@ -7,19 +7,21 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use weir_aggregate::{Batch, Expansion};
+use weir_aggregate::{Batch, Bucket, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
 use weir_output::StartError;
 use weir_output::delivery::{AgentIdentity, Clock, Delivery, OutputEnvironment, SafeSamples, SavedStates};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
+use super::bucket_marks::BucketMark;
 use super::clients::Clients;
 use super::history::HistoryFeed;
 use super::pipeline::Consumers;
 use super::scrape::ScrapeOutput;
 use super::{delivery, relay};
 use crate::admin::explain::ExplainedOutput;
+use crate::admin::series::own_series;
 use crate::admin::status::{OutputStatus, Status};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
@@ -592,6 +594,18 @@ impl Consumers for Feed {
             active.fed = active.number;
             self.list = active.list.clone();
             self.outputs.fed.notify_all();
+        }
+    }
+
+    /// The books need the outputs' counters between two buckets.
+    fn begin(&mut self, bucket: Bucket) {
+        if let Some(history) = &self.history {
+            let mut status = Status::default();
+            self.outputs.report(&mut status);
+            if let Some(scrape) = self.outputs.scrape() {
+                scrape.report(&mut status);
+            }
+            history.mark(BucketMark::before(bucket, own_series(&status)));
         }
     }
 

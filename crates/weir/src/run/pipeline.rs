@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use weir_aggregate::{Batch, Merger};
+use weir_aggregate::{Batch, Bucket, Merger};
 use weir_context::{ContextCounter, UsageSummary};
 use weir_counters::Counts;
 use weir_ingest::{BadInput, Report, SavedBucket, WorkerSnapshot};
@@ -132,6 +132,9 @@ impl Shared {
 pub trait Consumers {
     /// Between two buckets: other outputs may have taken the place of these.
     fn renew(&mut self);
+
+    /// The next batch is the first of this bucket.
+    fn begin(&mut self, _bucket: Bucket) {}
 
     /// Does not wait for long.
     fn take(&mut self, batch: &Arc<Batch>);
@@ -319,7 +322,10 @@ impl<C: Consumers> Pipeline<C> {
         let samples_until = merged.samples_until;
         if is_bucket {
             self.rows_of_bucket += merged.len() as u64;
-            self.began.get_or_insert_with(std::time::Instant::now);
+            if self.began.is_none() {
+                self.consumers.begin(merged.bucket);
+                self.began = Some(std::time::Instant::now());
+            }
         }
         if let Some(tally) = &self.tally
             && is_bucket
@@ -350,6 +356,71 @@ impl<C: Consumers> Pipeline<C> {
             let flushed = Flushed { rows, state };
             (self.on_flush)(&flushed);
             self.shared.flushed.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::sample;
+
+    /// Notes the calls.
+    #[derive(Default)]
+    struct Calls(Vec<(&'static str, i64)>);
+
+    impl Consumers for Calls {
+        fn renew(&mut self) {}
+
+        fn begin(&mut self, bucket: Bucket) {
+            self.0.push(("begin", bucket.start));
+        }
+
+        fn take(&mut self, batch: &Arc<Batch>) {
+            self.0
+                .push((if batch.last { "last" } else { "part" }, batch.bucket.start));
+        }
+    }
+
+    /// The marks of [`super::super::bucket_marks`] are made in `begin`.
+    #[test]
+    fn consumers_hear_of_a_bucket_once_and_before_they_are_given_any_of_it() {
+        let (_sender, reports) = std::sync::mpsc::sync_channel(1);
+        let mut pipeline = Pipeline::new(
+            reports,
+            Merger::new(1),
+            Calls::default(),
+            None,
+            Arc::default(),
+            Box::new(|_| {}),
+            Box::new(|_| {}),
+            Box::new(|_, _| {}),
+        );
+        let rules = weir_context::Rules::default();
+        let batch = sample::batch("a:1|c", &weir_ingest::ListenerSettings::default(), &[], &rules).unwrap();
+        let first = batch.bucket.start;
+        for bucket in 0..3 {
+            for last in [false, true] {
+                let mut part = batch.clone();
+                part.last = last;
+                part.bucket.start = first + bucket * 10;
+                part.rows_of_bucket = if last { 2 } else { 1 } * batch.rows_of_bucket;
+                pipeline.report(Report::Batch(Box::new(part)));
+            }
+        }
+        pipeline.finish();
+        let calls = &pipeline.consumers().0;
+        for bucket in 0..3 {
+            let start = first + bucket * 10;
+            let of_bucket: Vec<_> = calls
+                .iter()
+                .filter(|(_, of)| *of == start)
+                .map(|(call, _)| *call)
+                .collect();
+            assert_eq!(of_bucket.first(), Some(&"begin"), "{calls:?}");
+            assert_eq!(of_bucket.last(), Some(&"last"), "{calls:?}");
+            let begun = of_bucket.iter().filter(|call| **call == "begin").count();
+            assert_eq!(begun, 1, "{calls:?}");
         }
     }
 }

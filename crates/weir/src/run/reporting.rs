@@ -72,9 +72,15 @@ fn are_alive(workers: &[Arc<Progress>]) -> bool {
 fn line(status: &Status) -> String {
     let lost: u64 = UNITS.iter().map(|unit| sum_of(&status.total(unit).lost)).sum();
     let waiting: u64 = status.outputs.iter().map(|output| output.waiting()).sum();
+    let named = |number: u64, unit, what| {
+        format!("{number} {} {what}", weir_units::unit_of(number, unit))
+            .trim_end()
+            .to_owned()
+    };
     format!(
-        "{} samples received, {lost} packets, messages and samples lost, {} contexts, {waiting} points to deliver",
-        status.total("samples").received,
-        status.number("contexts.live")
+        "{}, {lost} packets, messages and samples lost, {}, {}",
+        named(status.total("samples").received, "samples", "received"),
+        named(status.number("contexts.live") as u64, "contexts", ""),
+        named(waiting, "points", "to deliver")
     )
 }

@@ -8,6 +8,7 @@ use weir_aggregate::{Batch, Weights};
 use weir_output::delivery::{OutputState, SavedStates};
 use weir_output::prometheus::{Format, Scrape, ScrapeStatus, Seconds};
 use weir_output::settings::PrometheusSettings;
+use weir_units::counted;
 
 use crate::admin::series::own_series;
 use crate::admin::status::{OutputStatus, PointBooks, Status};
@@ -152,7 +153,11 @@ impl ScrapeOutput {
 
 /// Remarks for the status.
 fn notes(found: &ScrapeStatus) -> Vec<String> {
-    let mut notes = vec![format!("{} series of {} metrics", found.series, found.metrics)];
+    let mut notes = vec![format!(
+        "{} series of {}",
+        found.series,
+        counted(found.metrics as u64, "metrics")
+    )];
     if found.renamed > 0 {
         notes.push(format!(
             "metrics under another name, because theirs is taken by another metric, Prometheus or weir: {}",

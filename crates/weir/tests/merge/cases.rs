@@ -199,7 +199,7 @@ fn a_waiting_process_takes_over_from_a_killed_one() {
     fleet.publish(&mut agent, 11, vec![counter("requests", &[], 5.0)]);
     second.until_sent(fleet.bucket(12));
     assert_eq!(series(&second.metrics(), "requests_total"), Some(39.0));
-    assert!(second.page().contains("1 partitions here"), "{}", second.page());
+    assert!(second.page().contains("1 partition here"), "{}", second.page());
 }
 
 #[test]
@@ -447,7 +447,7 @@ fn case_14_partitions_are_added_by_a_command() {
         let all = ["merge", "partitions", "--config", path.to_str().unwrap()];
         crate::support::weir(&[&all[..], arguments].concat())
     };
-    assert_eq!(partitions(&[]), (true, "1 partitions\n".to_owned()));
+    assert_eq!(partitions(&[]), (true, "1 partition\n".to_owned()));
     for (arguments, expected) in [
         (&["1"][..], "can only be raised"),
         (&["3", "--after", "10s"][..], "too soon: agents need up to 60 s"),

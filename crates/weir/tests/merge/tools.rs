@@ -67,14 +67,11 @@ fn quarantined_records_are_shown_and_put_back_once() {
 
     for _ in 0..2 {
         let (is_right, page) = command(directory.path(), &["quarantine", "put-back", "--reason", "ahead"]);
-        assert!(
-            is_right && page.matches("series are put back").count() == 2,
-            "{page}"
-        );
+        assert!(is_right && page.matches(": put back, ").count() == 2, "{page}");
     }
     let (is_right, page) = command(directory.path(), &["quarantine", "put-back", "--all"]);
     assert!(
-        !is_right && page.contains("2 of 4 records were not put back"),
+        !is_right && page.contains("not put back: 2 of 4 records"),
         "{page}"
     );
     let merge = Merge::start(directory.path(), &of_merge);
@@ -204,7 +201,7 @@ mod on_kafka {
         assert!(!is_right && error.contains("stop every merge"), "{error}");
         for _ in 0..2 {
             let (_, page) = command(directory.path(), &["quarantine", "put-back", "--reason", "ahead"]);
-            assert!(page.contains("1 series are put back"), "{page}");
+            assert!(page.contains("put back, 1 series"), "{page}");
         }
         until("it is a correction, once", || {
             sums() == [10.0, 10.0] && merge.fleet()["records"]["repeated"].as_u64() >= Some(1)

@@ -81,3 +81,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- merge $set .Values.merge.config | toYaml -}}
 {{- end -}}
+
+{{/* The resource of the API that stands for the kubelet's list of pods. `nodes/proxy` stands for all that the kubelet can do, commands in
+containers included; kubelets before 1.33 know nothing else. */}}
+{{- define "weir.kubeletRight" -}}
+{{- if .Values.origin.kubeletRight -}}
+nodes/{{ .Values.origin.kubeletRight }}
+{{- else if semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version -}}
+nodes/pods
+{{- else -}}
+nodes/proxy
+{{- end -}}
+{{- end -}}

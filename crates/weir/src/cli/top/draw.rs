@@ -6,6 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Widget as _, Wrap};
+use weir_units::{counted, grouped};
 
 use super::data::AgentError;
 use super::state::{ChartView, Loss, Tab, TopState, dropped};
@@ -13,7 +14,7 @@ use crate::admin::counters::PipelineCounter;
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::cli::chart;
 use crate::cli::recent::{Books, last};
-use crate::cli::table::{bytes, duration, grouped, shown, si, sparkline};
+use crate::cli::table::{bytes, duration, shown, si, sparkline};
 
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 const REMEDY: Style = Style::new().fg(Color::Yellow);
@@ -77,10 +78,10 @@ fn heading(state: &TopState, now: u64) -> Text<'static> {
     let status = &snapshot.status;
     let up = duration(now.saturating_sub(status.started));
     let first = format!(
-        "weir {} on {}, up {up}, {} contexts",
+        "weir {} on {}, up {up}, {}",
         status.version,
         shown(&status.hostname),
-        grouped(snapshot.contexts.contexts_live)
+        counted(snapshot.contexts.contexts_live, "contexts")
     );
     Text::from(vec![Line::styled(first, HEADING), verdict(state, status)])
 }
@@ -112,12 +113,7 @@ fn loss_text(loss: &Loss) -> String {
         0.0 => String::new(),
         risen => format!(", rising: +{}", grouped(risen as u64)),
     };
-    format!(
-        "{}: {} {}{rising}",
-        loss.what,
-        grouped(loss.count as u64),
-        loss.unit
-    )
+    format!("{}: {}{rising}", loss.what, counted(loss.count as u64, loss.unit))
 }
 
 fn tab_line(state: &TopState) -> Line<'static> {
@@ -339,10 +335,9 @@ fn nothing(status: &Status) -> String {
         return "nothing yet".to_owned();
     }
     let left = duration(width - status.as_of % width);
-    let messages = if arrived == 1 { "message" } else { "messages" };
     format!(
-        "{} {messages} arrived; the first bucket ends in {left}",
-        grouped(arrived)
+        "{} arrived; the first bucket ends in {left}",
+        counted(arrived, "messages")
     )
 }
 

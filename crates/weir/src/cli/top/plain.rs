@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use clap::ArgMatches;
+use weir_units::{counted, grouped};
 
 use crate::admin::contexts::{ContextReport, MetricRow};
 use crate::cli::agent::show;
 use crate::cli::status::limited;
-use crate::cli::table::{Table, duration, grouped, rate, shown};
+use crate::cli::table::{Table, duration, rate, shown};
 use crate::failure::Failure;
 
 pub fn top(arguments: &ArgMatches) -> Result<(), Failure> {
@@ -19,14 +20,14 @@ fn render(report: &ContextReport) -> String {
     let mut page = String::new();
     let _ = write!(
         page,
-        "{} contexts of {} metrics, {} tag keys",
-        grouped(report.contexts_live),
-        grouped(report.metrics_live),
-        grouped(report.tag_keys_live)
+        "{} of {}, {}",
+        counted(report.contexts_live, "contexts"),
+        counted(report.metrics_live, "metrics"),
+        counted(report.tag_keys_live, "tag keys")
     );
     let _ = match report.growth_seconds {
         0 => writeln!(page, "; growth shows from the second flush on"),
-        seconds => writeln!(page, "; growth is since {} ago", duration(seconds)),
+        seconds => writeln!(page, "; growth covers the last {}", duration(seconds)),
     };
     metrics(&mut page, "metric, by samples", &report.metrics_by_samples);
     metrics(&mut page, "metric, by contexts", &report.metrics_by_contexts);
@@ -42,8 +43,8 @@ fn render(report: &ContextReport) -> String {
     if report.tag_values_untracked > 0 {
         let _ = writeln!(
             page,
-            "and {} tags of keys that are not distinguished",
-            grouped(report.tag_values_untracked)
+            "and {} of keys that are not distinguished",
+            counted(report.tag_values_untracked, "tags")
         );
     }
     let mut table = Table::new(&["origin", "contexts", "samples/s"]);
@@ -120,7 +121,7 @@ mod tests {
         let page = render(&report);
         for part in [
             "12,345 contexts",
-            "since 1h00m ago",
+            "growth covers the last 1h00m",
             "2.5",
             "-5",
             "(no key)",

@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_config::LogReader;
 use weir_log::Connection;
 use weir_merge::{Plan, Settings};
+use weir_units::counted;
 
 use super::{outputs_runtime, reporting, second_stop};
 use crate::admin::{AdminServer, AdminSource as _, Callers, ConnectionLimits};
@@ -276,10 +277,10 @@ fn line(view: &View) -> String {
     let fleet = view.shared.report();
     let of = |counter| fleet.numbers.of(counter);
     format!(
-        "{} partitions, {} of {} agents seen, {} records behind",
-        of(FleetCounter::Partitions),
+        "{}, {} of {} seen, {} behind",
+        counted(of(FleetCounter::Partitions), "partitions"),
         of(FleetCounter::AgentsSeen),
-        of(FleetCounter::AgentsExpected),
-        of(FleetCounter::LagRecords)
+        counted(of(FleetCounter::AgentsExpected), "agents"),
+        counted(of(FleetCounter::LagRecords), "records")
     )
 }

@@ -1,0 +1,177 @@
+// Heat maps on a canvas: the number of samples by time (to the right) and value (upwards).
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { Heatmap } from "./api";
+import { type Format, themed, useTheme } from "./chart";
+import { clock, count, number } from "./format";
+
+/** What several heat maps have in common, so that they can be compared. */
+export interface Common {
+  low: number;
+  high: number;
+  /** The smallest distance from zero. */
+  smallest: number;
+  /** Samples of the strongest colour. */
+  most: number;
+}
+
+/** Rows on a linear scale. */
+const LINEAR_ROWS = 60;
+
+export function common(maps: Heatmap[]): Common {
+  const bounds = maps.flatMap((map) => map.rows.flat());
+  const sizes = bounds.map(Math.abs).filter((size) => size > 0);
+  return {
+    low: bounds.length ? Math.min(...bounds) : 0,
+    high: bounds.length ? Math.max(...bounds) : 1,
+    smallest: sizes.length ? Math.min(...sizes) : 1,
+    most: Math.max(1, ...maps.flatMap((map) => map.counts.map((column) => Math.max(0, ...column)))),
+  };
+}
+
+/** The same samples in rows of equal height; those of a row that is divided are divided evenly. */
+export function linear(map: Heatmap, low: number, high: number, rows = LINEAR_ROWS): Heatmap {
+  if (map.rows.length === 0 || high <= low) return map;
+  const size = (high - low) / rows;
+  const shares = map.rows.map(([from, to]) => {
+    const first = Math.min(rows - 1, Math.max(0, Math.floor((from - low) / size)));
+    const last = Math.min(rows - 1, Math.max(first, Math.ceil((to - low) / size) - 1));
+    const parts: [number, number][] = [];
+    for (let row = first; row <= last; row += 1) {
+      const overlap = Math.min(to, low + (row + 1) * size) - Math.max(from, low + row * size);
+      parts.push([row, to > from ? Math.max(0, overlap) / (to - from) : 1]);
+    }
+    return parts;
+  });
+  return {
+    rows: Array.from({ length: rows }, (_, row) => [low + row * size, low + (row + 1) * size]),
+    counts: map.counts.map((column) => {
+      if (column.length === 0) return column;
+      const divided = new Array<number>(rows).fill(0);
+      column.forEach((number, at) => {
+        for (const [row, part] of shares[at] ?? []) divided[row] = (divided[row] ?? 0) + number * part;
+      });
+      return divided;
+    }),
+  };
+}
+
+/** The height of a value on a logarithmic scale on both sides of zero. */
+export function logarithm(value: number, smallest: number): number {
+  if (value === 0) return 0;
+  return Math.sign(value) * (Math.log(Math.abs(value) / smallest) + 1);
+}
+
+/** From the bottom of a row to its top. Zero itself has no height. */
+function heights([low, high]: [number, number], isLog: boolean, smallest: number): [number, number] {
+  if (!isLog) return [low, high];
+  const [bottom, top] = [logarithm(low, smallest), logarithm(high, smallest)];
+  return bottom === top ? [bottom, bottom + 1] : [bottom, top];
+}
+
+const LEFT = 76;
+const BOTTOM = 22;
+
+export function HeatmapChart(props: {
+  times: number[];
+  heatmap: Heatmap;
+  /** What it shares with others that it is compared with. */
+  shared: Common;
+  isLog: boolean;
+  height?: number;
+  format?: Format;
+  title?: string;
+}) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const isDark = useTheme();
+  const [under, setUnder] = useState<string | undefined>();
+  const { times, isLog, shared, title } = props;
+  const format = props.format ?? number;
+  const height = props.height ?? 240;
+  const { low, high, smallest } = shared;
+  const { rows, counts } = useMemo(
+    () => (isLog ? props.heatmap : linear(props.heatmap, low, high)),
+    [props.heatmap, isLog, low, high],
+  );
+  const most = isLog ? shared.most : common([{ rows, counts }]).most;
+  const bottom = isLog ? logarithm(low, smallest) : low;
+  const top = !isLog ? high : high === 0 ? 1 : logarithm(high, smallest);
+  // The part of the height at which a value or a row is.
+  const part = (at: number) => (top > bottom ? (at - bottom) / (top - bottom) : 0);
+  useEffect(() => {
+    const element = canvas.current;
+    const context = element?.getContext("2d");
+    if (!element || !context || rows.length === 0) return;
+    const scale = devicePixelRatio;
+    const width = element.clientWidth;
+    element.width = width * scale;
+    element.height = height * scale;
+    context.scale(scale, scale);
+    context.font = "12px system-ui, sans-serif";
+    const [across, up] = [width - LEFT, height - BOTTOM];
+    // Whole pixels, so that neither gaps nor overlaps show between cells.
+    const x = (at: number) => Math.round((at / counts.length) * across) + LEFT;
+    const y = (at: number) => up - Math.round(part(at) * up);
+    context.fillStyle = themed("--accent");
+    const edges = rows.map((row) => heights(row, isLog, smallest).map(y) as [number, number]);
+    counts.forEach((column, at) => {
+      column.forEach((number, row) => {
+        const [from, to] = edges[row] ?? [0, 0];
+        if (number <= 0) return;
+        context.globalAlpha = 0.15 + 0.85 * Math.sqrt(Math.min(1, number / most));
+        context.fillRect(x(at), to, x(at + 1) - x(at), Math.max(1, from - to));
+      });
+    });
+    context.globalAlpha = 1;
+    context.fillStyle = themed("--quiet");
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    const labels = Math.max(2, Math.floor(up / 36));
+    for (let label = 0; label < labels; label += 1) {
+      const at = bottom + (label / labels) * (top - bottom);
+      const row = rows.find((row) => heights(row, isLog, smallest)[1] > at);
+      if (!row) continue;
+      const middle = y(heights(row, isLog, smallest)[0]);
+      context.fillText(format(row[0]), LEFT - 6, Math.max(8, Math.min(up - 6, middle)));
+    }
+    context.textAlign = "center";
+    const marks = Math.max(1, Math.floor(across / 110));
+    for (let mark = 0; mark < marks; mark += 1) {
+      const at = Math.floor(((mark + 0.5) / marks) * times.length);
+      if (times[at] !== undefined) context.fillText(clock(times[at]), x(at + 0.5), height - 8);
+    }
+  }, [rows, counts, times, height, isDark, most, isLog, bottom, top]);
+  if (props.heatmap.rows.length === 0)
+    return <p class="quiet">{title ? `${title}: no samples.` : "No samples in this window."}</p>;
+  const onMove = (event: MouseEvent) => {
+    const element = canvas.current;
+    if (!element) return;
+    const at = Math.floor(((event.offsetX - LEFT) / (element.clientWidth - LEFT)) * counts.length);
+    const above = bottom + (1 - event.offsetY / (height - BOTTOM)) * (top - bottom);
+    const row = rows.findIndex((row) => {
+      const [from, to] = heights(row, isLog, smallest);
+      return above >= from && above < to;
+    });
+    const [time, bounds] = [times[at], rows[row]];
+    if (time === undefined || !bounds || at < 0) return setUnder(undefined);
+    const samples = Math.round(counts[at]?.[row] ?? 0);
+    setUnder(`${clock(time)}, ${format(bounds[0])} to ${format(bounds[1])}: ${count(samples, "samples")}`);
+  };
+  return (
+    <figure class="heatmap">
+      {title && <h2>{title}</h2>}
+      <canvas
+        ref={canvas}
+        role="img"
+        style={{ height: `${height}px` }}
+        aria-label={`heat map of values from ${format(low)} to ${format(high)}${title ? `, ${title}` : ""}`}
+        onMouseMove={onMove}
+        onMouseLeave={() => setUnder(undefined)}
+      />
+      <figcaption>
+        {under ??
+          `Values from ${format(low)} to ${format(high)}, ${isLog ? "logarithmic" : "linear"}; the stronger the colour, the more samples.`}
+      </figcaption>
+    </figure>
+  );
+}
