@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# weir against another agent: PEER names an entry of experiments/targets.yaml (statsd-exporter), found in PATH or by its variable
+# weir against another agent: PEER names an entry of rig/experiments/targets.yaml (statsd-exporter), found in PATH or by its variable
 # (STATSD_EXPORTER_BIN, DOGSTATSD_BIN). CASES (all of the suite `peers`), PAIRS (10). About 3 minutes; agents with buckets of 10 s take
 # four times as long per case.
 source "$(dirname "$0")/common.sh"

@@ -1,4 +1,4 @@
-//! The `experiments` directory: defaults, templates, cases and their matrices, presets, suites, and overrides by target.
+//! A folder of experiments: defaults, templates, cases and their matrices, presets, suites, and overrides by target.
 
 use super::experiment::{Experiment, Layer, SinkLayer, TargetLayer};
 use super::layer::{self, ConfigError, Layered, List, Patch, Result, Slot, layer, suggestion};
@@ -98,14 +98,14 @@ impl TemplateFile {
     }
 }
 
-/// The files of `experiments/`, by their paths in it.
+/// The files of `rig/experiments/`, by their paths in it.
 static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/library.rs"));
 
 /// The preset that changes nothing.
 const THOROUGH: &str = "thorough";
 
-/// Default directories of a library, without `--library`.
-const USUAL: &str = "experiments";
+/// Folders that extend the library in the program, without `--library`: that of a checkout, whose edits count at once, and a local one.
+const USUAL: [&str; 2] = ["rig/experiments", "experiments"];
 
 /// The files of a folder of experiments, or of the one in the program.
 #[derive(Debug)]
@@ -125,15 +125,16 @@ pub struct Library {
 }
 
 impl Library {
-    /// Only the folder that was asked for; else what is in the program, and the usual folder if it has experiments or targets.
+    /// Only the folder that was asked for; else what is in the program, and each usual folder that has experiments or targets.
     pub fn open(folder: Option<&Path>) -> Result<Self> {
         if let Some(folder) = folder {
             return Self::read(folder);
         }
-        let usual = Path::new(USUAL);
         let mut folders = vec![Files::built_in()];
-        if usual.join("cases").is_dir() || usual.join("targets.yaml").is_file() {
-            folders.push(Files::read(usual)?);
+        for usual in USUAL.map(Path::new) {
+            if usual.join("cases").is_dir() || usual.join("targets.yaml").is_file() {
+                folders.push(Files::read(usual)?);
+            }
         }
         Ok(Self::of(folders))
     }
@@ -430,7 +431,7 @@ mod tests {
     /// A case that somebody adds to the folder is in the next build.
     #[test]
     fn the_library_in_the_program_is_that_of_the_checkout() {
-        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments"));
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments"));
         let built_in = Library::of(vec![Files::built_in()]);
         let read = Library::read(folder).unwrap();
         assert_eq!(built_in.folders[0].texts, read.folders[0].texts);
