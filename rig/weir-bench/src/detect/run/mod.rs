@@ -48,7 +48,7 @@ pub struct Selection {
     /// Target whose entry starts `bin:` and `git:` programs; `none`: the experiment's `target.command`.
     #[arg(long = "as", default_value = USUAL_TARGET, value_name = "TARGET")]
     pub like: String,
-    /// `thorough` (the experiments' settings), or the name of a file in presets/ such as `quick`.
+    /// `thorough` (the experiments' settings), or a preset of the library such as `quick`.
     #[arg(long, default_value = "thorough")]
     pub preset: String,
     /// Pairs per experiment instead of the experiments' number; fewer than 5 can never reach 90 % confidence.
