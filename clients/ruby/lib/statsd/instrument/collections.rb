@@ -4,6 +4,32 @@ require "weakref"
 
 module StatsD
   module Instrument
+    # Remembers a limited number of texts. Many threads read it without a lock: each addition makes a new Hash.
+    # When it is full, further texts are not remembered, so a text that is new each time costs one look-up.
+    # @api private
+    class Memo
+      # Texts that are remembered.
+      LIMIT = 256
+
+      def initialize
+        @texts = {}.freeze
+      end
+
+      # @return [String, nil]
+      def [](key)
+        @texts[key]
+      end
+
+      # @param key [Object] that nobody changes any more
+      # @param text [String]
+      # @return [String] the text
+      def remember(key, text)
+        text = text.dup.freeze unless text.frozen?
+        @texts = @texts.merge(key => text).freeze if @texts.size < LIMIT
+        text
+      end
+    end
+
     if RUBY_ENGINE == "ruby"
       # Weak references to objects: asking for them returns the live ones.
       #
@@ -58,6 +84,38 @@ module StatsD
           end
           alive.uniq(&:__id__)
         end
+      end
+    end
+
+    # One value per thread, read without a lock from any thread and from signal handlers.
+    #
+    # Each change replaces a frozen Hash. Two threads that change it at the same moment may lose one
+    # entry; callers only store objects that they can make again.
+    # @api private
+    class IdentityMap
+      def initialize
+        clear
+      end
+
+      # @return [Object, nil] the object stored for the thread
+      def [](thread)
+        @entries[thread]
+      end
+
+      # Entries of threads that ended are forgotten here.
+      def []=(thread, value)
+        entries = {}.compare_by_identity
+        @entries.each { |key, kept| entries[key] = kept if key.alive? }
+        entries[thread] = value
+        @entries = entries.freeze
+      end
+
+      def values
+        @entries.values
+      end
+
+      def clear
+        @entries = {}.compare_by_identity.freeze
       end
     end
   end
