@@ -26,14 +26,13 @@ mod limits;
 mod make;
 mod origins;
 mod prefetch_rows;
-mod restore;
 mod rule_counts;
 mod samples;
 mod sweep;
 
 use limits::Capacity;
 pub use limits::ContextLimits;
-pub use restore::KnownContext;
+pub use make::KnownContext;
 use sweep::Sweep;
 
 /// The tag of the overflow series, which take the samples of contexts for which there is no memory.
