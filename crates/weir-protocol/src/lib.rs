@@ -33,7 +33,6 @@ mod scale;
 mod scan;
 mod sections;
 mod shared_routes;
-mod special_tags;
 
 pub use check::{CheckStatus, ServiceCheck};
 pub use encode::{encode_check, encode_event, encode_metric};
@@ -48,9 +47,8 @@ pub use origin::{ExternalData, LocalData, OriginFields};
 pub use route::{Routes, route_slot};
 pub use sample_list::SampleList;
 pub use scan::{Marks, Scan, separators};
-pub use sections::{Tags, unknown_sections};
+pub use sections::{SpecialTag, Tags, may_be_special, special_tag, unknown_sections};
 pub use shared_routes::SharedRoutes;
-pub use special_tags::{SpecialTag, may_be_special, special_tag};
 
 /// The extensions that the listener's configuration enables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
