@@ -687,7 +687,10 @@ mod tests {
     fn a_file_holds_several_entries() {
         let (_dir, library) = library(&[
             ("defaults.yaml", BASE),
-            ("templates.yaml", "# Shared.\n\nbase:\n  description: of a template\n"),
+            (
+                "templates.yaml",
+                "# Shared.\n\nbase:\n  description: of a template\n",
+            ),
             ("suites.yaml", "both:\n  experiments: [one, two]\n"),
             (
                 "cases/group.yaml",
@@ -711,7 +714,10 @@ mod tests {
         let error = open(&[group, ("cases/two/experiment.yaml", "")]).unwrap_err().0;
         assert_eq!(error, "cases/two/experiment.yaml is also in cases/group.yaml");
         let error = open(&[("cases/group.yaml", "goal: cpu\n")]).unwrap_err().0;
-        assert!(error.starts_with("cases/group.yaml:1: an entry is a name"), "{error}");
+        assert!(
+            error.starts_with("cases/group.yaml:1: an entry is a name"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -106,11 +106,17 @@ fn a_checkout_has_its_experiments_in_the_rig() {
         "goal: memory\ndescription: edited\n",
     );
     let (code, text) = checkout.bench(&["show"]);
-    assert!(code == 0 && text.contains("weir-bench and rig/experiments\n"), "{text}");
+    assert!(
+        code == 0 && text.contains("weir-bench and rig/experiments\n"),
+        "{text}"
+    );
     assert!(text.contains("edited") && text.contains("  practice "), "{text}");
     checkout.write("experiments/cases/own/experiment.yaml", "goal: cpu\n");
     let (code, text) = checkout.bench(&["show"]);
-    assert!(code == 0 && text.contains("rig/experiments and experiments\n"), "{text}");
+    assert!(
+        code == 0 && text.contains("rig/experiments and experiments\n"),
+        "{text}"
+    );
     assert!(text.contains("edited") && text.contains("  own "), "{text}");
 }
 
