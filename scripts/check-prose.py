@@ -66,6 +66,13 @@ def check(page, phrases):
             yield f"{where}: {target or page.name} has no heading for #{anchor}"
 
 
+def answered(page):
+    """A recorded measurement begins with the question and its answer."""
+    after = page.read_text().split("\n", 3)[2:3]
+    if not after or after[0].startswith(("Recorded by", "#", "|")):
+        yield f"{page}:3: the answer is missing: one sentence with the figures, before how they were recorded"
+
+
 def comments(file, phrases):
     """Banned words in comments. Code becomes blank, so a phrase may cross the end of a line."""
     mark, lines = COMMENTS[file.suffix], []
@@ -109,6 +116,7 @@ def main():
     problems = [problem for page in map(Path, pages) for problem in check(page, phrases)]
     users = [page for page in map(Path, pages) if page.parts[0] in ("README.md", "docs")]
     problems += [problem for page in users for problem in blocks(page, page.read_text())]
+    problems += [problem for page in users if page.parent == Path("docs/benchmarks") for problem in answered(page)]
     files = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n")
     sources = [file for file in map(Path, files) if file.suffix in COMMENTS and file.name != Path(__file__).name and file.exists()]
     problems += [problem for file in sources for problem in comments(file, phrases)]

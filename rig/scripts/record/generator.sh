@@ -63,7 +63,7 @@ paced() {
 }
 
 {
-  header "The generator and the floor" "rig/scripts/record/generator.sh"
+  header "Is the load generator fast enough?" "rig/scripts/record/generator.sh"
   echo "## All-out (\`weir-bench load calibrate PROFILE --cpu 0,1\`), $runs runs of $seconds s"
   echo
   echo "| what | least to most | median |"
