@@ -6,7 +6,7 @@ export CARGO_NET_RETRY ?= 10
 # Where scripts/install-test-deps.sh puts the runner of Rust tests.
 export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/bin:$(PATH)
 
-.PHONY: run run-fleet build page dist test test-packages test-quick check-quick check nightly bench bench-outputs fuzz miri soak deps
+.PHONY: run run-fleet build page dist test test-packages test-quick check-quick site check nightly bench bench-outputs fuzz miri soak deps
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
 run: page
@@ -46,6 +46,10 @@ test-packages: deps dist
 test-quick:
 	$(CARGO) nextest run --workspace --features weir/kafka --locked \
 	  -E 'kind(lib) or kind(bin) or package(/weir-(protocol|context|ingest|state|merge|config|history)$$/) or test(/^command_line::/)'
+
+## site: all pages as a static site with search, in dist/site, every link checked (needs cmark-gfm, which `make deps` installs)
+site:
+	docs/site/build.py $(ARGS)
 
 ## check-quick: formatting, repository rules and Rust lints: what needs nothing but Rust and Python
 check-quick:
