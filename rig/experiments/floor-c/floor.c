@@ -3,7 +3,7 @@
  *   floor recv unixgram PATH     recv(), count newlines, throw away
  *   floor mmsg unixgram PATH     the same with recvmmsg() and 64 slots
  *   floor null unixgram PATH     recvmmsg() with MSG_TRUNC into no room, without ever sleeping: counts only, for senders
- *   floor recv udp PORT          likewise on 127.0.0.1
+ *   floor recv udp PORT          the same on 127.0.0.1
  *   floor send unixgram PATH PACKETS BYTES
  *   floor send udp PORT PACKETS BYTES
  *
