@@ -790,7 +790,7 @@ mod tests {
         assert_eq!((evicted.old.points, queue.cold().points), (91, 0));
     }
 
-    /// At whatever byte the file ends, every record completed before is there and nothing else.
+    /// A file that ends at any byte has every record that was complete before that byte, and nothing else.
     #[test]
     fn cut_at_every_byte() {
         let directory = tempfile::tempdir().unwrap();

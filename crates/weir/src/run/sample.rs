@@ -9,11 +9,11 @@ use weir_protocol::{Message, Metric, OriginFields, Tags, encode_metric, parse_li
 
 use super::explain::first_sample;
 
-/// A full bucket in Unix time, whenever that is.
+/// The start of a full bucket in Unix time. Any time does.
 const BUCKET: i64 = 1_700_000_000;
 
 /// The batch of a bucket with this message, whose sender has these tags: the same parser, rules and aggregation as for real messages.
-/// `None`: the message is no metric, or nothing comes of it.
+/// `None`: the message is no metric, or makes no series.
 pub fn batch(line: &str, reading: &ListenerSettings, sender: &[String], rules: &Rules) -> Option<Batch> {
     let line = line.trim_end_matches(['\n', '\r']);
     let first = first_sample(line, reading);

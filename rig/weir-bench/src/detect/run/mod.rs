@@ -255,7 +255,7 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
     }))
 }
 
-/// A case with a command of its own that another command replaces was most likely meant to use it.
+/// Warns if a target replaces the command of a case: a case that has one is meant to run it.
 fn hint_at_own_commands(prepared: &[Prepared], like: &str, specs: &[String; 2]) {
     if like != USUAL_TARGET || !specs.iter().any(|spec| spec.starts_with("bin:")) {
         return;
