@@ -20,7 +20,6 @@ use crate::usage::{LimitReason, Usage};
 use weir_counters::Counts;
 use weir_rules::RuleId;
 
-mod expiry;
 mod find;
 mod limits;
 mod make;
