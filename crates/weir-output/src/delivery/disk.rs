@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::books::Items;
-use super::payload::Payload;
 use super::record::{self, ACK, Ack, BODY_MAX, RECORD_HEAD, Record, RecordState, SEGMENT_HEAD, head};
+use super::transport::Payload;
 
 /// Segments are cut at this size; the queue's bound is kept by dropping whole segments.
 const SEGMENT_BYTES: u64 = 8 << 20;
