@@ -18,7 +18,8 @@ run-fleet: page
 
 ## page: build the live page, where there is Node; without it the agent says how to
 page:
-	@if command -v npm >/dev/null; then $(MAKE) -C web build; else echo "no npm: the agent is built without its live page"; fi
+	@if command -v node >/dev/null && command -v npm >/dev/null; then $(MAKE) -C web build; \
+	else echo "Node.js is missing (node, npm): the agent is built without its live page; everything else works, and weir top shows metrics at a terminal"; fi
 
 build: page
 	$(CARGO) build --release --locked --workspace
