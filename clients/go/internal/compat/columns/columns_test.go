@@ -1,3 +1,4 @@
+// Package columns has the tests that read the client's columns with the message that Datadog publishes.
 package columns
 
 import (
@@ -135,7 +136,7 @@ func read(t *testing.T, body []byte) (rows []row) {
 
 // TestVectorsAreReadByThePublishedMessage compares the vectors of the repository with what the message has.
 func TestVectorsAreReadByThePublishedMessage(t *testing.T) {
-	files, err := filepath.Glob("../../../../tests/vectors/columns/*.json")
+	files, err := filepath.Glob("../../../../../tests/vectors/columns/*.json")
 	if err != nil || len(files) < 4 {
 		t.Fatalf("%d vectors, %v", len(files), err)
 	}
