@@ -4,9 +4,9 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use weir_fuzz_checks::TARGETS;
+use weir_fuzz_checks::{Check, TARGETS};
 
-static CHECK: LazyLock<fn(&[u8])> = LazyLock::new(|| {
+static CHECK: LazyLock<Check> = LazyLock::new(|| {
     let wanted = std::env::var("WEIR_FUZZ").unwrap_or_default();
     let found = TARGETS.iter().find(|(name, _)| *name == wanted);
     let names = TARGETS.map(|(name, _)| name).join(", ");

@@ -30,8 +30,11 @@ pub use origin::{cgroup, origin};
 pub use queue::queue;
 pub use state::state;
 
+/// Panics if the bytes violate its property.
+pub type Check = fn(&[u8]);
+
 /// Every property, by its name: that of its inputs in `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 13] = [
+pub const TARGETS: [(&str, Check); 13] = [
     ("packet", packet),
     ("event", event),
     ("check", check),
