@@ -6,7 +6,7 @@ export CARGO_NET_RETRY ?= 10
 # Where scripts/install-test-deps.sh puts the runner of Rust tests.
 export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/bin:$(PATH)
 
-.PHONY: run run-fleet build page dist test test-packages test-quick check nightly bench bench-outputs fuzz miri soak deps
+.PHONY: run run-fleet build page dist test test-packages test-quick check-quick site check nightly bench bench-outputs fuzz miri soak deps
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
 run: page
@@ -18,7 +18,8 @@ run-fleet: page
 
 ## page: build the live page, where there is Node; without it the agent says how to
 page:
-	@if command -v npm >/dev/null; then $(MAKE) -C web build; else echo "no npm: the agent is built without its live page"; fi
+	@if command -v node >/dev/null && command -v npm >/dev/null; then $(MAKE) -C web build; \
+	else echo "Node.js is missing (node, npm): the agent is built without its live page; everything else works, and weir top shows metrics at a terminal"; fi
 
 build: page
 	$(CARGO) build --release --locked --workspace
@@ -46,6 +47,14 @@ test-packages: deps dist
 test-quick:
 	$(CARGO) nextest run --workspace --features weir/kafka --locked \
 	  -E 'kind(lib) or kind(bin) or package(/weir-(protocol|context|ingest|state|merge|config|history)$$/) or test(/^command_line::/)'
+
+## site: all pages as a static site with search, in dist/site, every link checked (needs cmark-gfm, which `make deps` installs)
+site:
+	docs/site/build.py $(ARGS)
+
+## check-quick: formatting, repository rules and Rust lints: what needs nothing but Rust and Python
+check-quick:
+	scripts/gate.py check format prose repository dependencies clippy
 
 ## check: format and lint, cheapest first; then changed tests up to 20 times beside busy loops
 check: deps

@@ -17,10 +17,21 @@ EXECUTED = {"console", "yaml"}
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
 SLASHES = re.compile(r"(?:^|[^:\"'\\])//+!?(.*)")
 HASH = re.compile(r"(?:^|\s)#+ (.*)")
+BLOCK = re.compile(r"/\*+(.*?)\*/", re.S)
 # A comment begins with the thing, not with a clause that asks for it.
-CLAUSE = re.compile(r"(What|Who|Whoever|How|Those) (?!.*\?)")
-# A comment in Rust, Go, C and TypeScript; in Python, Ruby, shell and make.
-COMMENTS = {**dict.fromkeys((".rs", ".go", ".c", ".ts", ".tsx", ".mjs"), SLASHES), **dict.fromkeys((".py", ".rb", ".sh", ".yaml"), HASH)}
+CLAUSE = re.compile(r"(What|Who|Whoever|How|Those|Here) (?!.*\?)")
+# A comment in Rust, Go, C, TypeScript and JavaScript; in Python, Ruby, shell, YAML, TOML, make and systemd's files, and in scripts without a suffix.
+COMMENTS = {
+    **dict.fromkeys((".rs", ".go", ".c", ".ts", ".tsx", ".mjs", ".js"), SLASHES),
+    **dict.fromkeys((".py", ".rb", ".sh", ".yaml", ".yml", ".toml", ".service", ".socket", ".conf", "Makefile", "run"), HASH),
+}
+# Comments between /* and */ are read too.
+BLOCKS = {".go", ".c", ".css", ".js"}
+
+
+def kind(file):
+    """The suffix of a file, or its name if it has none."""
+    return file.suffix or file.name
 
 
 def banned():
@@ -66,10 +77,24 @@ def check(page, phrases):
             yield f"{where}: {target or page.name} has no heading for #{anchor}"
 
 
+def answered(page):
+    """A recorded measurement begins with the question and its answer."""
+    after = page.read_text().split("\n", 3)[2:3]
+    if not after or after[0].startswith(("Recorded by", "#", "|")):
+        yield f"{page}:3: the answer is missing: one sentence with the figures, before how they were recorded"
+
+
 def comments(file, phrases):
     """Banned words in comments. Code becomes blank, so a phrase may cross the end of a line."""
-    mark, lines = COMMENTS[file.suffix], []
-    for line in file.read_text().split("\n"):
+    content, mark, lines = file.read_text(), COMMENTS.get(kind(file)), []
+    for block in BLOCK.finditer(content) if kind(file) in BLOCKS else ():
+        where, said = f"{file}:{line_of(content, block.start())}", re.sub(r"\n[ *]+", "\n", block[1]).strip()
+        if clause := CLAUSE.match(said):
+            yield f"{where}: a comment begins with '{clause[1]}': begin with the thing it is about (docs/style.md)"
+        for phrase, pattern in phrases:
+            if pattern.search(said):
+                yield f"{where}: '{phrase}': docs/style.md has the word to use"
+    for line in content.split("\n") if mark else ():
         found = mark.search(line)
         lines.append(re.sub(r"`[^`]*`", " ` ", found[1]) if found else " ` ")
         clause = CLAUSE.match(found[1].lstrip()) if found and (len(lines) < 2 or lines[-2] == " ` ") else None
@@ -109,8 +134,10 @@ def main():
     problems = [problem for page in map(Path, pages) for problem in check(page, phrases)]
     users = [page for page in map(Path, pages) if page.parts[0] in ("README.md", "docs")]
     problems += [problem for page in users for problem in blocks(page, page.read_text())]
+    problems += [problem for page in users if page.parent == Path("docs/benchmarks") for problem in answered(page)]
     files = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n")
-    sources = [file for file in map(Path, files) if file.suffix in COMMENTS and file.name != Path(__file__).name and file.exists()]
+    known = COMMENTS.keys() | BLOCKS
+    sources = [file for file in map(Path, files) if kind(file) in known and file.name != Path(__file__).name and file.is_file()]
     problems += [problem for file in sources for problem in comments(file, phrases)]
     print("\n".join(problems), end="\n" if problems else "")
     sys.exit(bool(problems))

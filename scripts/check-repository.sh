@@ -20,5 +20,9 @@ while IFS='|' read -r _ _ file symbol _; do
   file=$(tr -d ' `' <<<"$file"); symbol=$(sed 's/^ *`//; s/` *$//' <<<"$symbol")
   grep -qF -- "$symbol" "$file" 2>/dev/null || { echo "ARCHITECTURE.md: there is no $symbol in $file"; bad=1; }
 done < <(grep -E '^\|[^|]+\| `[a-z][^|]*/[^|]*` \| `' ARCHITECTURE.md)
+# Commands that pages and CI name are targets of the Makefile.
+for verb in $({ grep -ohE '(^|`|run: |&& )make [a-z][a-z-]*' README.md CONTRIBUTING.md .github/workflows/*.yml .ci/run; sed -n 's/^ *verb: \[\(.*\)\]$/\1/p' .github/workflows/*.yml | tr -d ','; } | sed 's/.*make //'); do
+  grep -qE "^$verb:" Makefile || { echo "there is no target $verb in the Makefile"; bad=1; }
+done
 scripts/check-shape.py || bad=1
 exit $bad

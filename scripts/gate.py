@@ -84,7 +84,11 @@ def parts(which):
     if which == "check":
         return [
             {"format": script(CARGO, "fmt", "--all", "--check"), "prose": script("scripts/check-prose.py")},
-            {"repository": script("scripts/check-repository.sh"), "dependencies": script("scripts/check-dependencies.py")},
+            {
+                "repository": script("scripts/check-repository.sh"),
+                "dependencies": script("scripts/check-dependencies.py"),
+                "site": script("docs/site/build.py", str(TARGET / "site")),
+            },
             {
                 "clippy": script(CARGO, "clippy", *SELECTION, "--all-targets", "--", "-D", "warnings"),
                 **clients("check"),

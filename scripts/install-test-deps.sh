@@ -35,6 +35,8 @@ need 'python3 -c "import ensurepip, venv"' python3-venv
 need 'command -v carbon-cache' graphite-carbon
 need 'command -v whisper-fetch' python3-whisper
 need 'command -v jq' jq
+# Renders the pages as a site.
+need 'command -v cmark-gfm' cmark-gfm
 # Decompresses records for a decoder in Python.
 need 'command -v zstd' zstd
 need 'command -v systemd-socket-activate' systemd

@@ -32,7 +32,7 @@ fn commit() {
         let text = String::from_utf8(ran.ok().filter(|ran| ran.status.success())?.stdout).ok()?;
         Some(text.trim().to_owned())
     };
-    // The source may lie in somebody else's repository.
+    // The source may be in a folder of another repository.
     let is_own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty());
     let Some(commit) = git(&["rev-parse", "HEAD"]).filter(|_| is_own) else {
         return;

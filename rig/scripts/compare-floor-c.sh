@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 runs=${RUNS:-7}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cc -O3 -march=native -o "$work/floor-c" experiments/floor-c/floor.c
+cc -O3 -march=native -o "$work/floor-c" rig/experiments/floor-c/floor.c
 [ -n "${WEIR_BENCH:-}" ] || cargo build --release --locked -q -p weir-bench
 bench=${WEIR_BENCH:-${CARGO_TARGET_DIR:-target}/release/weir-bench}
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 fn main() -> io::Result<()> {
     let variable = |name| PathBuf::from(std::env::var_os(name).unwrap_or_default());
-    let root = variable("CARGO_MANIFEST_DIR").join("../../experiments");
+    let root = variable("CARGO_MANIFEST_DIR").join("../experiments");
     println!("cargo::rerun-if-changed={}", root.display());
     let mut table = String::from("&[\n");
     list(&root, &root, &mut table)?;

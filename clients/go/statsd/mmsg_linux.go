@@ -4,9 +4,13 @@ package statsd
 
 import (
 	"os"
+	"runtime"
 	"syscall"
 	"unsafe"
 )
+
+// sysSendmmsg is the number of a system call that package syscall, which is frozen, does not have.
+var sysSendmmsg = map[string]uintptr{"amd64": 307, "arm64": 269}[runtime.GOARCH]
 
 // datagramBatch sends several datagrams with one system call. The zero value is ready.
 type datagramBatch struct {

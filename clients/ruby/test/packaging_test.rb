@@ -58,7 +58,7 @@ class PackagingTest < TestCase
     Dir.mktmpdir do |directory|
       files = contents(gem_file(directory))
       %w[LICENSE README.md CHANGELOG.md lib/statsd-instrument.rb lib/statsd/instrument/pure/cells.rb
-         lib/statsd/instrument/native/contexts.rb ext/weir_statsd/weir_statsd.c sig/weir-statsd.rbs
+         lib/statsd/instrument/native.rb ext/weir_statsd/weir_statsd.c sig/weir-statsd.rbs
          lib/weir/dogstatsd/compat/datadog/statsd.rb].each do |file|
         assert_includes files, file
       end

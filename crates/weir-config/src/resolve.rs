@@ -355,7 +355,7 @@ impl Resolver<'_, '_> {
         }
     }
 
-    /// Each entry is about a listener that there is. One for an address as it is written becomes one for each address that it stands for.
+    /// Each entry applies to an existing listener. An entry for an address as written becomes one for each address that it includes.
     fn per_listener(&mut self, listeners: &Listeners, found: &Addresses) -> Vec<ListenerReading> {
         let (udp, tcp) = (&found.udp[..], &found.tcp[..]);
         let mut names: Vec<String> = Vec::new();

@@ -30,6 +30,26 @@ pub use origin::{cgroup, origin};
 pub use queue::queue;
 pub use state::state;
 
+/// Panics if the bytes violate its property.
+pub type Check = fn(&[u8]);
+
+/// Every property, by its name: that of its inputs in `fuzz/corpus`.
+pub const TARGETS: [(&str, Check); 13] = [
+    ("packet", packet),
+    ("event", event),
+    ("check", check),
+    ("stream", stream),
+    ("configuration", configuration),
+    ("identity", identity),
+    ("queue", queue),
+    ("log", log),
+    ("cgroup", cgroup),
+    ("origin", origin),
+    ("admin", admin),
+    ("state", state),
+    ("columns", columns),
+];
+
 const ALL: ParseOptions = ParseOptions {
     origin_client: true,
     timestamps: true,

@@ -19,8 +19,8 @@ pub fn cgroup(bytes: &[u8]) {
     assert_eq!(weir_origin::check::start_time(&stat), Some(4711));
 }
 
-/// The answers of Docker and the kubelet, and a file of tags: the first byte says which. They are read or refused, and what
-/// they bring can stand in a message.
+/// The answers of Docker and the kubelet, and a file of tags: the first byte says which. They are read or refused, and
+/// their tags are valid in a message.
 pub fn origin(bytes: &[u8]) {
     let Some((&which, json)) = bytes.split_first() else {
         return;

@@ -1,12 +1,16 @@
 //! Replays what the fuzzer has kept. `fuzz/corpus.py` writes the files.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-fn replay(target: &str, check: fn(&[u8])) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(target)
-        .with_extension("txt");
+use weir_fuzz_checks::TARGETS;
+
+fn corpus() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
+}
+
+fn replay(target: &str) {
+    let (_, check) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
+    let file = corpus().join(target).with_extension("txt");
     let inputs = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     for line in inputs.lines() {
         println!("{line}");
@@ -45,67 +49,82 @@ fn escapes_are_bytes() {
     assert_eq!(bytes(r"a:1|c\n\x00\xff\\x41"), b"a:1|c\n\x00\xff\\x41");
 }
 
+/// `scripts/fuzz.sh` takes the names of the files for targets.
+#[test]
+fn every_target_has_inputs() {
+    let files = std::fs::read_dir(corpus()).unwrap();
+    let name = |file: std::io::Result<std::fs::DirEntry>| {
+        let path = file.unwrap().path();
+        path.file_stem().unwrap().to_str().unwrap().to_owned()
+    };
+    let mut files: Vec<String> = files.map(name).collect();
+    let mut targets = TARGETS.map(|(name, _)| name);
+    files.sort_unstable();
+    targets.sort_unstable();
+    assert_eq!(files, targets);
+}
+
 #[test]
 fn packet() {
-    replay("packet", weir_fuzz_checks::packet);
+    replay("packet");
 }
 
 #[test]
 fn event() {
-    replay("event", weir_fuzz_checks::event);
+    replay("event");
 }
 
 #[test]
 fn check() {
-    replay("check", weir_fuzz_checks::check);
+    replay("check");
 }
 
 #[test]
 fn stream() {
-    replay("stream", weir_fuzz_checks::stream);
+    replay("stream");
 }
 
 #[test]
 fn configuration() {
-    replay("configuration", weir_fuzz_checks::configuration);
+    replay("configuration");
 }
 
 #[test]
 fn identity() {
-    replay("identity", weir_fuzz_checks::identity);
+    replay("identity");
 }
 
 #[test]
 fn queue() {
-    replay("queue", weir_fuzz_checks::queue);
+    replay("queue");
 }
 
 #[test]
 fn log() {
-    replay("log", weir_fuzz_checks::log);
+    replay("log");
 }
 
 #[test]
 fn cgroup() {
-    replay("cgroup", weir_fuzz_checks::cgroup);
+    replay("cgroup");
 }
 
 #[test]
 fn origin() {
-    replay("origin", weir_fuzz_checks::origin);
+    replay("origin");
 }
 
 #[test]
 fn admin() {
-    replay("admin", weir_fuzz_checks::admin);
+    replay("admin");
 }
 
 #[test]
 fn state() {
-    replay("state", weir_fuzz_checks::state);
+    replay("state");
 }
 
 #[test]
 fn columns() {
-    replay("columns", weir_fuzz_checks::columns);
+    replay("columns");
 }

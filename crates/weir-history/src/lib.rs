@@ -19,11 +19,9 @@ mod query;
 mod query_result;
 mod segment;
 mod store;
-mod transfer;
 
 pub use dictionary::{AdoptError, Labels, SeriesKey, SeriesKind};
 pub use names::{Metric, MetricSort, MetricsFound, MetricsRequest, TagKey, TagValue, matches};
 pub use query::{Function, GROUPS_MAX, Query, QueryError, STEPS_MAX};
 pub use query_result::{Group, Heatmap, QueryResult, SeriesColumn, SeriesColumns};
-pub use store::{Figures, History};
-pub use transfer::Part;
+pub use store::{Figures, History, Part};

@@ -67,7 +67,6 @@ mod event_loop;
 mod framing;
 mod guard;
 mod kernel_table;
-mod network;
 mod partial;
 mod rate;
 mod socket_file;
@@ -84,7 +83,7 @@ pub use event_loop::{
     DropCheck, EventLoop, Monotonic, OpenConnection, Packet, PacketBatch, Packets, PassedConnection, Turn,
     Waker,
 };
-pub use network::AllowList;
+pub use guard::AllowList;
 pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, SourceRates, TokenBucket};
 pub use socket_file::FileId;
 pub use tls::{TLS_SESSION_BYTES, TlsError, TlsFileError, TlsFiles, TlsServer};

@@ -23,7 +23,7 @@ pub enum StartError {
     Log(#[from] weir_log::Error),
     #[error("format: the defaults of lines cannot be read, which is a bug in weir")]
     Lines,
-    /// Its queue on disk is not to be had.
+    /// The disk queue cannot be opened.
     #[error(transparent)]
     Queue(#[from] io::Error),
 }

@@ -67,7 +67,7 @@ async fn connected(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Whether nobody listens there: on this machine an empty packet, which says nothing to any server, is refused at once.
+/// Whether no server listens there: on this machine the kernel then refuses a packet at once. It is empty, which a server ignores.
 async fn is_refused(socket: &UdpSocket, address: SocketAddr) -> bool {
     address.ip().is_loopback()
         && (socket.send(&[]).await.is_err() || !matches!(socket.take_error(), Ok(None)))

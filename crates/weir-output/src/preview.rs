@@ -1,6 +1,6 @@
 //! The series that an output makes of a batch, as the users of its receiver see them.
 //!
-//! An encoder of its own encodes the batch, and what it wrote is read back, so a preview cannot differ from what is sent. Nothing leaves.
+//! A separate encoder encodes the batch, and its payloads are decoded, so a preview cannot differ from a delivery. Nothing leaves the process.
 
 use weir_aggregate::Batch;
 

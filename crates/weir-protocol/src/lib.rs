@@ -28,29 +28,25 @@ mod metric;
 mod number;
 mod origin;
 pub mod route;
-mod sample_list;
 mod scale;
 mod scan;
 mod sections;
 mod shared_routes;
-mod special_tags;
 
 pub use check::{CheckStatus, ServiceCheck};
 pub use encode::{encode_check, encode_event, encode_metric};
 pub use error::ErrorClass;
 pub use event::{AlertType, Event, Priority, unescape_newlines};
 pub use fast::{FastMetric, parse_fast};
-pub use lines::{Line, Lines};
+pub use lines::{Line, Lines, SampleList};
 pub use locate::locate;
 pub use metric::{Kind, Metric, Numbers, RateError, SAMPLE_RATE_MIN, Values};
 pub use number::{parse_integer, parse_number};
 pub use origin::{ExternalData, LocalData, OriginFields};
 pub use route::{Routes, route_slot};
-pub use sample_list::SampleList;
 pub use scan::{Marks, Scan, separators};
-pub use sections::{Tags, unknown_sections};
+pub use sections::{SpecialTag, Tags, may_be_special, special_tag, unknown_sections};
 pub use shared_routes::SharedRoutes;
-pub use special_tags::{SpecialTag, may_be_special, special_tag};
 
 /// The extensions that the listener's configuration enables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

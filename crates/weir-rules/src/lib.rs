@@ -7,7 +7,6 @@
 //! cost of a new context depends on the rules that match it, not on the number of rules.
 
 mod definitions;
-mod glob;
 pub mod lint;
 pub mod names;
 mod origins;

@@ -9,12 +9,12 @@ use regex_automata::meta;
 use weir_protocol::Kind;
 
 use crate::names::{MatchScratch, NameMatcher};
-use crate::pattern::regex;
+use crate::pattern::{self, regex};
 use crate::template::Groups;
 use crate::values::{CompiledValue, TagOutcome};
 use crate::{
     Definitions, HostRule, Mapping, Pattern, Rule, RuleLimits, SameTags, TagFilter, TagStyles, Template,
-    Trace, glob,
+    Trace,
 };
 
 mod compile;
@@ -247,7 +247,7 @@ impl RuleSet {
         let captures;
         let groups = match &mapping.pattern {
             Pattern::Wildcard(pattern) => {
-                let _ = glob::captures(pattern, &original, &mut stars);
+                let _ = pattern::captures(pattern, &original, &mut stars);
                 Groups::Stars(&stars, &original)
             }
             Pattern::Regex(text) => {

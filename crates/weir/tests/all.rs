@@ -65,5 +65,4 @@ mod state_directory;
 mod statsd_exporter;
 mod tail;
 mod terminal;
-mod top;
 mod vectors;

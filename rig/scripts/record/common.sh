@@ -35,7 +35,8 @@ machine() {
   echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sort -u | head -1), $(nproc) CPUs, Linux $(uname -r)"
 }
 
-# header TITLE COMMAND: first lines of a page.
+# header TITLE COMMAND: the first lines of a page: its question and how it was recorded. Write the answer between them by hand; scripts/check-prose.py
+# asks for it.
 header() {
   echo "# $1"
   echo

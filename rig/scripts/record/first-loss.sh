@@ -3,7 +3,7 @@
 # (to 5 %). weir with its own receive buffer, weir with the system's, as most programs have it, and another agent, in turn, each
 # on CPU 1 with the generator on CPU 0. PEER: dogstatsd, gostatsd or statsd-exporter, found in PATH or by its variable (DOGSTATSD_BIN,
 # GOSTATSD_BIN, STATSD_EXPORTER_BIN). ROUNDS (1). Less than three minutes per round. On a busy machine, prefix it with `chrt -r 1`
-# (as root): generator and target then run before everything else.
+# (as root): generator and target then run before everything else. Adds a section to first-loss.md; delete an older one of the same peer.
 source "$(dirname "$0")/common.sh"
 peer=${PEER:-statsd-exporter}
 rounds=${ROUNDS:-1}
@@ -76,20 +76,17 @@ row() {
     | "| \($what) | \($held | range) | \($lost | range) | \($why) |"' "$work/found-$1".*
 }
 
-page=$pages/first-loss-$peer.md
+page=$pages/first-loss.md
 {
   real_time=""
   chrt -p $$ | grep -q SCHED_RR && real_time="chrt -r 1 "
-  header "The rate of the first lost packet: weir and $peer" "PEER=$peer ${real_time}rig/scripts/record/first-loss.sh"
-  echo "UDP over loopback, one message per datagram (\`small-packets\`), each program alone on CPU 1 with the generator on CPU 0, $rounds round(s). Thousand"
-  echo "packets a second: the highest rate that lost no packet (confirmed for 4 s), and the lowest rate that lost one. The limit is the target if the"
-  echo "kernel dropped a packet at its socket, and the generator or \`late\` if packets were not sent in time."
   echo
+  header "# $peer" "PEER=$peer ROUNDS=$rounds ${real_time}rig/scripts/record/first-loss.sh" | sed '1s/^# # /## /'
   echo "| program | no packet lost at | first packet lost at | ended by |"
   echo "| --- | --- | --- | --- |"
   row weir "weir"
   row weir-small "weir with the system's receive buffer (\`receive_buffer: 0\`)"
   row "$peer" "$peer"
-} >"$page"
+} >>"$page"
 cat "$work/probes" >&2
 echo "written: $page"

@@ -4,7 +4,7 @@
 source "$(dirname "$0")/common.sh"
 runs=${RUNS:-5}
 seconds=${SECONDS_EACH:-2}
-cc -O3 -march=native -o "$work/floor-c" experiments/floor-c/floor.c
+cc -O3 -march=native -o "$work/floor-c" rig/experiments/floor-c/floor.c
 page=$pages/generator.md
 
 # sorted VALUES: least to most, one line, with the median.
@@ -63,7 +63,7 @@ paced() {
 }
 
 {
-  header "The generator and the floor" "rig/scripts/record/generator.sh"
+  header "Is the load generator fast enough?" "rig/scripts/record/generator.sh"
   echo "## All-out (\`weir-bench load calibrate PROFILE --cpu 0,1\`), $runs runs of $seconds s"
   echo
   echo "| what | least to most | median |"

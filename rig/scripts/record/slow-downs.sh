@@ -26,7 +26,7 @@ detector larger "${practice[@]}" --pairs "$pairs" "${short[@]}" practice-larger
 report=$folder/report.json
 page=$pages/slow-downs.md
 {
-  header "Known slow-downs" "rig/scripts/record/slow-downs.sh"
+  header "Does the detector find known changes?" "rig/scripts/record/slow-downs.sh"
   jq -r '"The practice target measures its own CPU time and fills it up to 20 us per message, the comparison to 2, 5 or 10 % more, so the true change of CPU per message is known.",
     "\(.run.row_pairs) concurrent pairs per comparison, windows of 1 s. Of the intervals, \(.run.confidence * 100 | round) % are expected to contain the truth.",
     "Load of the machine when this was written: '"$(cut -d' ' -f1-3 /proc/loadavg)"'."' "$report"

@@ -7,7 +7,7 @@ past_code=$code
 detector over compare --baseline target:weir --comparison target:weir --preset quick --pairs "${PAIRS:-5}" dsd-udp-overload
 over_code=$code
 {
-  header "Validity" "rig/scripts/record/validity.sh"
+  header "Does the detector refuse invalid runs?" "rig/scripts/record/validity.sh"
   echo "## A load that misses the target"
   echo
   echo "The load goes to the sink, so everything arrives and the target does nothing. Exit code $past_code (3: no valid data):"

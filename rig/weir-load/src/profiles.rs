@@ -1,7 +1,7 @@
 //! The named profiles, in `profiles/*.yaml`. `rig/docs/load.md` has the source of each figure.
 //!
-//! A file that begins with `like: other` extends that file: its own keys override the other's. Words in braces are replaced by parts of the
-//! requested name.
+//! An entry that begins with `like: other` extends that entry: its own keys override the other's. Words in braces are replaced by parts of
+//! the requested name.
 
 use crate::profile::{Profile, Throttle};
 
@@ -11,23 +11,17 @@ pub struct ProfileInfo {
     pub about: String,
 }
 
-/// The files, by name.
-macro_rules! files {
-    ($($name:literal)*) => {
-        [$(($name, include_str!(concat!("../profiles/", $name, ".yaml")))),*]
-    };
-}
-
-const FILES: &[(&str, &str)] = &files!(
-    "apache-logs" "big-messages" "budget-100k" "budget-10k" "budget-1k" "budget-dist" "budget-floats"
-    "budget-integers" "budget-paced" "budget-permute" "churn-deploy" "churn-slow" "client-agg" "collide" "columns-fleet" "columns-web" "counted-packets" "dd-logs"
-    "dd-traces-json" "dd-traces-msgpack" "dist-heavy" "dsd-uds" "dsd-uds-nodist" "events-and-checks"
-    "few-messages" "flood-plus-hot" "flush-storm" "high-card" "interner" "json-logs" "large-packets" "loop"
-    "low-then-idle" "malformed-1pct" "many-tags" "oracle-small" "origin-40" "otlp-logs" "otlp-metrics"
-    "otlp-traces" "real-web" "shared-tagset" "single-values" "small-blocks" "small-packets" "smp-2023"
-    "smp-adp" "smp-adp-at" "smp-adp-heavy" "smp-adp-low" "smp-adp-medium" "smp-adp-ultraheavy" "spiky"
-    "statsd-plain" "syslog3164" "syslog5424" "tag-dup" "tag-permute" "type-conflict" "unique-flood"
-);
+/// Files with several entries each: a profile, or a part of one, is a name with a colon and indented settings.
+const GROUPS: &[&str] = &[
+    include_str!("../profiles/everyday.yaml"),
+    include_str!("../profiles/budget.yaml"),
+    include_str!("../profiles/contexts.yaml"),
+    include_str!("../profiles/packets-and-senders.yaml"),
+    include_str!("../profiles/tags.yaml"),
+    include_str!("../profiles/columns.yaml"),
+    include_str!("../profiles/published.yaml"),
+    include_str!("../profiles/logs-and-traces.yaml"),
+];
 
 /// The plain names in listing order; families have more.
 const NAMES: &str = include_str!("../profiles/names.txt");
@@ -78,10 +72,10 @@ pub fn suggest(name: &str) -> Option<String> {
         .map(|(_, name)| name.to_owned())
 }
 
-/// The files of a profile, each overriding earlier ones, and the replacements.
+/// The entries of a profile, each overriding earlier ones, and the replacements.
 #[derive(Default)]
 struct Recipe<'a> {
-    files: Vec<&'a str>,
+    entries: Vec<&'a str>,
     words: Vec<(&'static str, String)>,
 }
 
@@ -110,47 +104,47 @@ impl<'a> Recipe<'a> {
         if let Some(count) = name.strip_prefix("many-tags-") {
             return Recipe::many_tags(count.parse().ok()?);
         }
-        // Some files are not profiles but extensions of others.
+        // Some entries are not profiles but extensions of others.
         NAMES
             .split_whitespace()
             .any(|known| known == name)
             .then(|| Recipe {
-                files: vec![name],
+                entries: vec![name],
                 words: Vec::new(),
             })
     }
 
-    fn at(rate: &str, files: &[&'a str]) -> Option<Recipe<'a>> {
+    fn at(rate: &str, entries: &[&'a str]) -> Option<Recipe<'a>> {
         binary(rate)?;
-        let files = files.to_vec();
+        let entries = entries.to_vec();
         Some(
             Recipe {
-                files,
+                entries,
                 words: Vec::new(),
             }
             .with("rate", rate),
         )
     }
 
-    fn without_distributions(rate: &str, files: &[&'a str]) -> Option<Recipe<'a>> {
-        let mut recipe = Recipe::at(rate, files)?;
+    fn without_distributions(rate: &str, entries: &[&'a str]) -> Option<Recipe<'a>> {
+        let mut recipe = Recipe::at(rate, entries)?;
         if binary(rate)? < 1 << 20 {
-            recipe.files.push("small-blocks");
+            recipe.entries.push("small-blocks");
         }
         Some(recipe)
     }
 
     fn many_tags(count: u64) -> Option<Recipe<'a>> {
-        let mut files = vec!["many-tags"];
+        let mut entries = vec!["many-tags"];
         match count {
             1..64 => {}
-            64..=256 => files.push("few-messages"),
-            257..=2048 => files.extend(["few-messages", "large-packets"]),
+            64..=256 => entries.push("few-messages"),
+            257..=2048 => entries.extend(["few-messages", "large-packets"]),
             _ => return None,
         }
         Some(
             Recipe {
-                files,
+                entries,
                 words: Vec::new(),
             }
             .with("count", count),
@@ -164,29 +158,35 @@ impl<'a> Recipe<'a> {
 
     fn profile(&self) -> Profile {
         let mut text = String::new();
-        for file in &self.files {
-            merge(file, &mut text);
+        for name in &self.entries {
+            merge(name, &mut text);
         }
         for (word, value) in &self.words {
             text = text.replace(&format!("{{{word}}}"), value);
         }
-        Profile::from_layers(&text).unwrap_or_else(|error| panic!("{:?}: {error}", self.files))
+        Profile::from_layers(&text).unwrap_or_else(|error| panic!("{:?}: {error}", self.entries))
     }
 }
 
-/// Appends a file after those that it extends; the last of repeated keys counts.
-fn merge(file: &str, text: &mut String) {
-    let (_, own) = FILES
-        .iter()
-        .find(|(known, _)| *known == file)
-        .unwrap_or_else(|| panic!("no file {file}"));
+/// Appends an entry after those that it extends; the last of repeated keys counts.
+fn merge(name: &str, text: &mut String) {
+    let own = GROUPS.iter().find_map(|group| entry(group, name));
+    let own = own.unwrap_or_else(|| panic!("no profile {name}"));
     match own.strip_prefix("like: ").and_then(|rest| rest.split_once('\n')) {
         Some((like, rest)) => {
             merge(like, text);
             text.push_str(rest);
         }
-        None => text.push_str(own),
+        None => text.push_str(&own),
     }
+}
+
+/// The settings of an entry, without their indentation.
+fn entry(group: &str, name: &str) -> Option<String> {
+    let head = |line: &str| line.strip_suffix(':') == Some(name);
+    let below = group.lines().skip_while(|line| !head(line)).skip(1);
+    let settings: Vec<&str> = below.map_while(|line| line.strip_prefix("  ")).collect();
+    (!settings.is_empty()).then(|| settings.join("\n") + "\n")
 }
 
 fn thousands(text: &str) -> Option<u64> {

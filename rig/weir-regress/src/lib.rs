@@ -4,7 +4,6 @@
 //! of a program and never a one-second sample: pooling samples from the same process gives intervals that exclude zero half of the time
 //! when nothing changed (see `tests/simulation.rs`).
 
-pub mod adjust;
 pub mod calibration;
 pub mod change_point;
 pub mod describe;

@@ -4,11 +4,11 @@
 //! (AR(1), 0.6); the host drifts in steps of 2 % (AR(1), 0.8) from one run to the next. Rates are counted over enough
 //! trials that the limits below are several standard errors away from the expected value.
 
-use weir_regress::adjust::benjamini_hochberg;
 use weir_regress::describe::{mean, variance};
 use weir_regress::estimate::{paired_log_ratio, sign_flip_p, welch_ratio};
 use weir_regress::rng::Rng;
 use weir_regress::special::normal_quantile;
+use weir_regress::verdict::benjamini_hochberg;
 use weir_regress::verdict::{Direction, Rule, Spread, Verdict, judge};
 
 const SEED: u64 = 0x5eed_2024;

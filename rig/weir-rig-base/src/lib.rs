@@ -8,7 +8,11 @@ pub mod cpu;
 pub mod http;
 pub mod process;
 pub mod prometheus;
-pub mod signal;
 pub mod socket;
 mod sys;
 pub mod udp;
+
+/// Termination signals: waited for, or recorded in a flag.
+pub mod signal {
+    pub use crate::sys::{block_termination, catch_interrupts, interrupted, wait_termination};
+}

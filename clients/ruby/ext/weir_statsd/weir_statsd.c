@@ -603,7 +603,7 @@ static VALUE emitter_template(VALUE self) { return get_emitter(self)->template_;
 static VALUE emitter_tags(VALUE self) { return get_emitter(self)->tags; }
 static VALUE emitter_set_tags(VALUE self, VALUE tags) { return get_emitter(self)->tags = tags; }
 
-/* What the queue did not take, the dispatcher decides about. */
+/* The dispatcher decides about a message that the queue did not take. */
 static void emitter_overflow(struct emitter *emitter, const struct part *parts, int count) {
   VALUE text = rb_str_buf_new(64);
   for (int i = 0; i < count; i++) rb_str_cat(text, parts[i].bytes, (long)parts[i].length);
@@ -1024,7 +1024,7 @@ static VALUE map_clear(VALUE self) { return remove_entries(self, true); }
 
 static VALUE map_length(VALUE self) { return SIZET2NUM(get_map(self)->entry_count); }
 
-/* How many entries the fullest bucket holds. */
+/* The number of entries in the fullest bucket. */
 static VALUE map_longest_bucket(VALUE self) {
   struct context_map *map = get_map(self);
   size_t longest = 0;

@@ -15,7 +15,6 @@ end
 
 require "statsd-instrument"
 require "weir/dogstatsd/address"
-require "weir/dogstatsd/builder"
 require "weir/dogstatsd/sinks"
 require "weir/dogstatsd/client"
 require "weir/dogstatsd/statsd"

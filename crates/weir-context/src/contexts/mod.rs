@@ -20,20 +20,18 @@ use crate::usage::{LimitReason, Usage};
 use weir_counters::Counts;
 use weir_rules::RuleId;
 
-mod expiry;
 mod find;
 mod limits;
 mod make;
 mod origins;
 mod prefetch_rows;
-mod restore;
 mod rule_counts;
 mod samples;
 mod sweep;
 
 use limits::Capacity;
 pub use limits::ContextLimits;
-pub use restore::KnownContext;
+pub use make::KnownContext;
 use sweep::Sweep;
 
 /// The tag of the overflow series, which take the samples of contexts for which there is no memory.

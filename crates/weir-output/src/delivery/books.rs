@@ -11,9 +11,9 @@ use weir_counters::{Counts, counters};
 
 use crate::counters::{DROPPED, OutputCounter};
 
-use super::payload::Payload;
 use super::queue::{Queue, QueueSizes};
 use super::status::LastError;
+use super::transport::Payload;
 
 /// Seconds for which a refusal is shown although later payloads are delivered.
 const REFUSAL_SHOWN: i64 = 60;

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::books::Items;
-use super::payload::Payload;
 use super::record::{self, ACK, Ack, BODY_MAX, RECORD_HEAD, Record, RecordState, SEGMENT_HEAD, head};
+use super::transport::Payload;
 
 /// Segments are cut at this size; the queue's bound is kept by dropping whole segments.
 const SEGMENT_BYTES: u64 = 8 << 20;
@@ -803,7 +803,7 @@ mod tests {
         assert_eq!((evicted.old.points, queue.cold().points), (91, 0));
     }
 
-    /// At whatever byte the file ends, every record completed before is there and nothing else.
+    /// A file that ends at any byte has every record that was complete before that byte, and nothing else.
     #[test]
     fn cut_at_every_byte() {
         let directory = tempfile::tempdir().unwrap();

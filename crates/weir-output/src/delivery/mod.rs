@@ -20,7 +20,6 @@ mod environment;
 mod handover;
 mod inbox;
 mod orphaned_queues;
-mod payload;
 mod queue;
 mod record;
 mod room;
@@ -52,7 +51,6 @@ pub use disk::{DiskQueue, Evicted, Next, OpenedQueue, RecordId};
 pub use encode::{Counter, Draft, Encode, Encoded};
 pub use environment::{AgentIdentity, OutputEnvironment};
 use inbox::Inbox;
-pub use payload::Payload;
 pub use queue::{Order, Queue, QueueSizes};
 use room::MemoryLimits;
 use safe::BucketEnds;
@@ -60,7 +58,7 @@ pub use safe::{AtRisk, Landed, SafeSamples};
 pub use save::SavedQueue;
 pub use saved::{OutputState, RestoreError, SavedStates};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
-pub use transport::{BoxFuture, Endpoint, Keep, Outcome, Parts, Transport};
+pub use transport::{BoxFuture, Endpoint, Keep, Outcome, Parts, Payload, Transport};
 
 /// Time per flush that encoding waits for queues that fill up although their endpoints take payloads.
 const PACE_MAX: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::io;
 
 use super::books::{Dropped, Items, Reason, add_dropped};
 use super::disk::{DiskQueue, Evicted, Next, RecordId};
-use super::payload::Payload;
+use super::transport::Payload;
 
 /// Order of payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! An output's part of the memory for waiting payloads: what it holds, what it wants, and its limit.
+//! An output's part of the memory for waiting payloads: the bytes that it holds, the bytes that it needs, and its limit.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -12,10 +12,10 @@ const ENDS_MAX: usize = 4096;
 
 /// Is told by outputs what a kill of the process would cost.
 pub trait AtRisk: Send + Sync {
-    /// Something of the newest bucket may leave the process now: from here on nobody else may deliver that bucket.
+    /// Part of the newest bucket may leave the process now: from now on no other process may deliver that bucket.
     fn begins(&self);
 
-    /// Something of the samples up to this number may leave by this output now; `u64::MAX`: of a bucket that has not ended there yet. Called
+    /// Some of the samples up to this number may leave by this output now; `u64::MAX`: of a bucket that has not ended there yet. Called
     /// with a lock held, before each payload: it must not wait.
     fn leaves(&self, output: &str, samples: u64);
 
@@ -107,14 +107,14 @@ impl Landed {
 }
 
 impl Shared {
-    /// Something of what was received may leave the process.
+    /// Part of the received data may leave the process.
     pub(super) fn begins(&self) {
         if let Some(told) = &self.safe.0 {
             told.begins();
         }
     }
 
-    /// Tells how much may have left when this endpoint has tried what it has taken from its queue.
+    /// Reports how much may have left once this endpoint has tried the payloads that it took from its queue.
     fn tell_leaves(&self, books: &Books, endpoint: usize) {
         let Some(told) = &self.safe.0 else { return };
         let untried = books.endpoints[endpoint].sizes.untried.points;

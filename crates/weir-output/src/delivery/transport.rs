@@ -6,7 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Clock, Landed, Payload};
+use bytes::Bytes;
+
+use super::books::{Class, Items};
+use super::{Clock, Landed};
 
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -122,4 +125,31 @@ pub struct Endpoint {
     /// The common prefix of the directories for other keys, `-` follows; `None` if there are no keys.
     pub family: Option<String>,
     pub transport: Arc<dyn Transport>,
+}
+
+/// A body with what its transport and the books need to know. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// Ascending in order of creation within an endpoint's queue.
+    pub id: u64,
+    /// The kind of request, as the output's own number, which stays valid on disk: endpoint path, content type, encoding.
+    pub route: u16,
+    pub class: Class,
+    /// Points, events or checks inside.
+    pub count: u32,
+    /// Unix seconds.
+    pub created: i64,
+    pub body: Bytes,
+}
+
+impl Payload {
+    /// Identifies a payload of the output, across restarts and on disk. Two identical payloads made in one second have the same digest.
+    pub fn digest(&self) -> u128 {
+        let seed = (self.created as u64) << 16 | u64::from(self.route);
+        xxhash_rust::xxh3::xxh3_128_with_seed(&self.body, seed)
+    }
+
+    pub fn items(&self) -> Items {
+        Items::of(self.class, u64::from(self.count))
+    }
 }

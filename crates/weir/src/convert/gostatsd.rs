@@ -655,7 +655,7 @@ mod tests {
             converted.yaml
         );
         assert!(converted.left[0].message.contains("what: is not known"));
-        // Without a word it listens everywhere, and writes to the Graphite of its own machine.
+        // Without these settings gostatsd listens on all addresses, and writes to Graphite on its own machine.
         let converted = convert("flush-interval: 2s\n").unwrap();
         for part in [
             "udp: ['*:8125']\n",

@@ -28,7 +28,7 @@ pub struct Profile {
     pub default_sample_type: i64,
 }
 
-/// Here and below, texts are indexes into the string table.
+/// Texts are indexes into the string table, in this message and those below.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct ValueType {
     #[prost(int64, tag = "1")]

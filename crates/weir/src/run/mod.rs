@@ -35,7 +35,6 @@ mod hand_over_target;
 mod health;
 mod history;
 mod kept;
-mod kept_sums;
 mod ledger;
 mod listeners;
 mod log;
@@ -48,7 +47,6 @@ mod relay;
 mod reporting;
 
 mod rules;
-mod sample;
 mod scrape;
 mod taps;
 mod usage;

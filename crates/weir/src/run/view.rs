@@ -15,7 +15,6 @@ use super::ledger;
 use super::log::LastFlush;
 use super::outputs::Outputs;
 use super::pipeline::Shared;
-use super::sample;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
@@ -203,7 +202,7 @@ impl AdminSource for View {
                 let reading = &about.listener.reading;
                 if explanation.context.is_some()
                     && let Some(batch) =
-                        sample::batch(&request.line, reading, &explanation.origin.tags, &rules)
+                        explain::batch(&request.line, reading, &explanation.origin.tags, &rules)
                 {
                     explanation.outputs = outputs.preview(&batch);
                 }

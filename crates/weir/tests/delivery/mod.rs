@@ -10,4 +10,3 @@ mod reload;
 mod secret_backend;
 mod standard_output;
 mod stop;
-mod stop_receiving;

@@ -4,8 +4,7 @@
 mod agent;
 mod allowed;
 mod cgroup;
-mod containerd;
 mod faults;
 mod kubelet;
 mod messages;
-mod podman;
+mod runtimes;

@@ -11,8 +11,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use weir_regress::adjust::benjamini_hochberg;
 use weir_regress::calibration::calibrate;
+use weir_regress::verdict::benjamini_hochberg;
 use weir_regress::{Rule, Verdict};
 
 pub const SCHEMA: &str = "weir-bench-report/1";

@@ -1,4 +1,4 @@
-//! The `experiments` directory: defaults, templates, cases and their matrices, presets, suites, and overrides by target.
+//! A folder of experiments: defaults, templates, cases and their matrices, presets, suites, and overrides by target.
 
 use super::experiment::{Experiment, Layer, SinkLayer, TargetLayer};
 use super::layer::{self, ConfigError, Layered, List, Patch, Result, Slot, layer, suggestion};
@@ -66,12 +66,12 @@ pub fn resolved_layer(case: &Case, overlay: &Overlay) -> Layer {
 }
 
 layer!(
-    /// A file of `suites/`.
+    /// A suite.
     SuiteLayer at "" { description: Slot<String>, experiments: Slot<Vec<String>>, }
 );
 
-/// A file in which a matrix replaces words in braces before it is parsed.
-#[derive(Debug)]
+/// A text in which a matrix replaces words in braces before it is parsed, and the file that contains it.
+#[derive(Debug, Clone, PartialEq)]
 struct TemplateFile {
     file: String,
     text: String,
@@ -98,25 +98,25 @@ impl TemplateFile {
     }
 }
 
-/// The files of `experiments/`, by their paths in it.
+/// The files of `rig/experiments/`, by their paths in it.
 static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/library.rs"));
 
 /// The preset that changes nothing.
 const THOROUGH: &str = "thorough";
 
-/// Default directories of a library, without `--library`.
-const USUAL: &str = "experiments";
+/// Folders that extend the library in the program, without `--library`: that of a checkout, whose edits count at once, and a local one.
+const USUAL: [&str; 2] = ["rig/experiments", "experiments"];
 
 /// The files of a folder of experiments, or of the one in the program.
 #[derive(Debug)]
 struct Files {
     name: String,
     root: Option<PathBuf>,
-    /// By path in the folder.
-    texts: BTreeMap<String, String>,
+    /// By path in the folder. An entry of a file with several has the path that it would have as a file of its own.
+    texts: BTreeMap<String, TemplateFile>,
 }
 
-/// One folder, or two: a file of the second replaces the file of the first with the same path; their targets are merged.
+/// Folders in order: an entry of a later one replaces that of an earlier one with the same path; their targets are merged.
 #[derive(Debug)]
 pub struct Library {
     /// As messages name it.
@@ -125,15 +125,16 @@ pub struct Library {
 }
 
 impl Library {
-    /// Only the folder that was asked for; else what is in the program, and the usual folder if it has experiments or targets.
+    /// Only the folder that was asked for; else what is in the program, and each usual folder that has experiments or targets.
     pub fn open(folder: Option<&Path>) -> Result<Self> {
         if let Some(folder) = folder {
             return Self::read(folder);
         }
-        let usual = Path::new(USUAL);
-        let mut folders = vec![Files::built_in()];
-        if usual.join("cases").is_dir() || usual.join("targets.yaml").is_file() {
-            folders.push(Files::read(usual)?);
+        let mut folders = vec![Files::built_in()?];
+        for usual in USUAL.map(Path::new) {
+            if usual.join("cases").is_dir() || usual.join("targets.yaml").is_file() {
+                folders.push(Files::read(usual)?);
+            }
         }
         Ok(Self::of(folders))
     }
@@ -192,18 +193,37 @@ impl Library {
 }
 
 impl Files {
-    fn built_in() -> Self {
-        let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
-        Self {
-            name: "the library in weir-bench".to_owned(),
-            root: None,
-            texts: BUILT_IN.iter().map(owned).collect(),
+    fn built_in() -> Result<Self> {
+        let owned = |(path, text): &(&str, &str)| Ok(((*path).to_owned(), (*text).to_owned()));
+        let name = "the library in weir-bench".to_owned();
+        Self::of(name, None, BUILT_IN.iter().map(owned))
+    }
+
+    fn of(
+        name: String,
+        root: Option<PathBuf>,
+        files: impl Iterator<Item = Result<(String, String)>>,
+    ) -> Result<Self> {
+        let mut texts = BTreeMap::new();
+        for file in files {
+            let (file, text) = file?;
+            let entries = match heads(&file) {
+                Some((head, tail)) => entries(&file, &text, head, tail)?,
+                None => vec![(file.clone(), text)],
+            };
+            for (path, text) in entries {
+                let file = file.clone();
+                if let Some(other) = texts.insert(path.clone(), TemplateFile { file, text }) {
+                    return Err(ConfigError(format!("{path} is also in {}", other.file)));
+                }
+            }
         }
+        Ok(Self { name, root, texts })
     }
 
     fn read(root: &Path) -> Result<Self> {
         let mut files = yaml_files(root)?;
-        for folder in ["templates", "suites", "presets"] {
+        for folder in ["cases", "templates", "suites", "presets"] {
             files.extend(yaml_files(&root.join(folder))?);
         }
         let cases = match root.join("cases") {
@@ -215,18 +235,15 @@ impl Files {
             let name = file.strip_prefix(root).unwrap_or(file);
             Ok((name.display().to_string(), layer::read_text(file)?))
         };
-        Ok(Self {
-            name: root.display().to_string(),
-            root: Some(root.to_owned()),
-            texts: files.iter().map(read).collect::<Result<_>>()?,
-        })
+        let name = root.display().to_string();
+        Self::of(name, Some(root.to_owned()), files.iter().map(read))
     }
 
     fn source(&self, path: &str) -> Option<TemplateFile> {
-        let text = self.texts.get(path)?.clone();
+        let TemplateFile { file, text } = self.texts.get(path)?.clone();
         let file = match &self.root {
-            Some(root) => root.join(path).display().to_string(),
-            None => format!("{}: {path}", self.name),
+            Some(root) => root.join(file).display().to_string(),
+            None => format!("{}: {file}", self.name),
         };
         Some(TemplateFile { file, text })
     }
@@ -380,6 +397,44 @@ fn choices(layer: &Layer) -> Result<Vec<Vec<(&str, &str)>>> {
     Ok(choices)
 }
 
+/// Head and tail of the paths that the entries of a file have, if it holds several.
+fn heads(file: &str) -> Option<(&'static str, &'static str)> {
+    match file {
+        "suites.yaml" => Some(("suites/", ".yaml")),
+        "templates.yaml" => Some(("templates/", ".yaml")),
+        "presets.yaml" => Some(("presets/", ".yaml")),
+        _ => {
+            let group = file.strip_prefix("cases/")?;
+            (!group.contains('/')).then_some(("cases/", "/experiment.yaml"))
+        }
+    }
+}
+
+/// The entries of a file, each a name with a colon and below it indented settings. Settings keep their lines and columns, so that an
+/// error names the place in the file.
+fn entries(file: &str, text: &str, head: &str, tail: &str) -> Result<Vec<(String, String)>> {
+    let mut entries: Vec<(String, String)> = Vec::new();
+    for (above, line) in text.lines().enumerate() {
+        let is_blank = line.starts_with('#') || line.trim().is_empty();
+        match (entries.last_mut(), line.strip_suffix(':')) {
+            (Some((_, settings)), _) if is_blank => settings.push('\n'),
+            (None, _) if is_blank => {}
+            (Some((_, settings)), _) if line.starts_with(' ') => {
+                settings.push_str(line);
+                settings.push('\n');
+            }
+            (_, Some(name)) if !line.starts_with(' ') => {
+                entries.push((format!("{head}{name}{tail}"), "\n".repeat(above + 1)));
+            }
+            _ => {
+                let what = "an entry is a name with a colon, and indented below it are its settings";
+                return Err(ConfigError(format!("{file}:{}: {what}", above + 1)));
+            }
+        }
+    }
+    Ok(entries)
+}
+
 /// `*` matches any run of characters; everything else matches itself.
 pub fn glob(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
@@ -430,8 +485,8 @@ mod tests {
     /// A case that somebody adds to the folder is in the next build.
     #[test]
     fn the_library_in_the_program_is_that_of_the_checkout() {
-        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments"));
-        let built_in = Library::of(vec![Files::built_in()]);
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments"));
+        let built_in = Library::of(vec![Files::built_in().unwrap()]);
         let read = Library::read(folder).unwrap();
         assert_eq!(built_in.folders[0].texts, read.folders[0].texts);
         let names = |library: &Library| {
@@ -457,7 +512,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let library = Library::of(vec![Files::built_in(), Files::read(dir.path()).unwrap()]);
+        let library = Library::of(vec![Files::built_in().unwrap(), Files::read(dir.path()).unwrap()]);
         let case = |name: &str| library.select(&[name.to_owned()]).unwrap().remove(0);
         assert_eq!(case("own").layer.description.text(), None);
         assert_eq!(case("own").files, Some(dir.path().join("cases/own/target")));
@@ -625,6 +680,44 @@ mod tests {
             "goal: cpu\nvalid: {{overload: true}}\n{}",
             load("")
         )));
+    }
+
+    /// An entry of a group is what it would be in a file of its own, and an error names its line there.
+    #[test]
+    fn a_file_holds_several_entries() {
+        let (_dir, library) = library(&[
+            ("defaults.yaml", BASE),
+            (
+                "templates.yaml",
+                "# Shared.\n\nbase:\n  description: of a template\n",
+            ),
+            ("suites.yaml", "both:\n  experiments: [one, two]\n"),
+            (
+                "cases/group.yaml",
+                "# A group.\n\none:\n  extends: base\n\n# Another.\ntwo:\n  # Inside.\n  goal: memory\n  measure: {duraton: 3s}\n",
+            ),
+        ]);
+        assert_eq!(library.suite("both").unwrap(), ["one", "two"]);
+        let error = library.cases().unwrap_err().0;
+        assert!(
+            error.contains("cases/group.yaml:10: measure.duraton: unknown key"),
+            "{error}"
+        );
+        let open = |files: &[(&str, &str)]| {
+            let read = |(path, text): &(&str, &str)| Ok(((*path).to_owned(), (*text).to_owned()));
+            Files::of("here".to_owned(), None, files.iter().map(read))
+        };
+        let group = ("cases/group.yaml", "one:\n  goal: cpu\ntwo:\n");
+        let files = open(&[group]).unwrap();
+        let paths: Vec<&String> = files.texts.keys().collect();
+        assert_eq!(paths, ["cases/one/experiment.yaml", "cases/two/experiment.yaml"]);
+        let error = open(&[group, ("cases/two/experiment.yaml", "")]).unwrap_err().0;
+        assert_eq!(error, "cases/two/experiment.yaml is also in cases/group.yaml");
+        let error = open(&[("cases/group.yaml", "goal: cpu\n")]).unwrap_err().0;
+        assert!(
+            error.starts_with("cases/group.yaml:1: an entry is a name"),
+            "{error}"
+        );
     }
 
     #[test]

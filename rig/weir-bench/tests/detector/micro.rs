@@ -1,6 +1,8 @@
 //! Results of other programs' benchmarks, judged. The fixtures are written by hand in the formats of these programs.
 
 use super::support::{PROGRAM, output};
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -70,10 +72,22 @@ fn results_of_hyperfine_are_judged() {
 
 #[test]
 fn results_of_criterion_are_judged_with_one_folder_per_run() {
+    // Criterion keeps the samples of a benchmark in a folder of its own; the fixture has one object per run.
+    let dir = tempfile::tempdir().unwrap();
+    let samples: BTreeMap<String, Vec<serde_json::Value>> =
+        serde_json::from_str(include_str!("micro/criterion.json")).unwrap();
+    let folder = |side: &str, run: usize| dir.path().join(side).join(run.to_string());
+    for (side, runs) in &samples {
+        for (run, sample) in runs.iter().enumerate() {
+            let folder = folder(side, run).join("parse/new");
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("sample.json"), sample.to_string()).unwrap();
+        }
+    }
     let run = |folders: usize| {
         let of = |side: &str| {
             (0..folders)
-                .map(|i| format!("criterion-{side}/{i}"))
+                .map(|i| folder(side, i).display().to_string())
                 .collect::<Vec<_>>()
         };
         let (old, new) = (of("old"), of("new"));

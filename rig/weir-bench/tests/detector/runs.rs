@@ -98,7 +98,7 @@ fn concurrent_arms_are_distinguished() {
 /// Runs cases of the repository's own library on one of its targets, and returns the report and the library.
 fn shipped(target: &str, cases: &[&str]) -> (serde_json::Value, Library) {
     let library = Library::new("");
-    let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments");
+    let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments");
     let targets = format!("{experiments}/targets.yaml");
     let mut command = library.command(&["compare", "--baseline", target, "--comparison", target]);
     command.env("WEIR_BENCH", PROGRAM);

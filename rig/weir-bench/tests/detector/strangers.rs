@@ -97,6 +97,29 @@ fn the_program_has_its_experiments_with_it() {
     );
 }
 
+/// An edited case needs no build, and a local folder extends the checkout's.
+#[test]
+fn a_checkout_has_its_experiments_in_the_rig() {
+    let checkout = Elsewhere::new();
+    checkout.write(
+        "rig/experiments/cases/idle/experiment.yaml",
+        "goal: memory\ndescription: edited\n",
+    );
+    let (code, text) = checkout.bench(&["show"]);
+    assert!(
+        code == 0 && text.contains("weir-bench and rig/experiments\n"),
+        "{text}"
+    );
+    assert!(text.contains("edited") && text.contains("  practice "), "{text}");
+    checkout.write("experiments/cases/own/experiment.yaml", "goal: cpu\n");
+    let (code, text) = checkout.bench(&["show"]);
+    assert!(
+        code == 0 && text.contains("rig/experiments and experiments\n"),
+        "{text}"
+    );
+    assert!(text.contains("edited") && text.contains("  own "), "{text}");
+}
+
 #[test]
 fn missing_files_are_named_with_the_flag_that_sets_them() {
     let elsewhere = Elsewhere::new();

@@ -3,6 +3,25 @@
 module Weir
   # Parts of {Datadog::Statsd}.
   module Dogstatsd
+    # Messages with the names that dogstatsd-ruby sends.
+    # @api private
+    class Builder < StatsD::Instrument::DogStatsDDatagramBuilder
+      protected
+
+      # Names of classes are separated with dots.
+      def generate_generic_datagram(name, ...)
+        text = name.to_s
+        super(text.include?("::") ? text.gsub("::", ".") : text, ...)
+      end
+
+      private
+
+      # The agent decides about a status that the client does not know.
+      def check_status(status)
+        Integer === status ? status : StatsD::Instrument::Wire.field(status)
+      end
+    end
+
     # Reports with the names, the order and the tags of dogstatsd-ruby.
     # @api private
     class Report < StatsD::Instrument::TelemetryReport

@@ -1,5 +1,5 @@
-//! Mappings of one file whose metrics want the same series. statsd_exporter shows the first that comes and drops the others, whatever it
-//! is; weir shows all, in an order of its own. The file alone does not say what comes, so the user is told.
+//! Mappings of one file whose metrics would have the same series. statsd_exporter shows the metric that arrives first and drops the others;
+//! weir shows all, with names in a fixed order. The file does not say which metrics arrive, so the conversion reports such mappings.
 
 use crate::convert::{Consequence, Unconverted};
 use weir_config::node::Node;

@@ -1,5 +1,6 @@
-//! Variables in a `telegraf.conf`, anywhere in the file: `$NAME`, `${NAME}`, and in braces what stands for one that is not set (`-`), that is
-//! (`+`), or that has to be (`?`). Telegraf replaces them before it reads the file. Those that are not set stay as they are there, and `$$` is `$`.
+//! Variables in a `telegraf.conf`, anywhere in the file: `$NAME`, `${NAME}`, and in braces the text for an unset variable (`-`), the text for a
+//! set one (`+`), or the error about an unset one (`?`). Telegraf replaces them before it reads the file. It leaves unset ones as they are,
+//! and `$$` is `$`.
 
 use weir_config::node::{Content, Key, Node};
 

@@ -6,7 +6,7 @@ use weir_columns::decode::{Decoded, Endpoint, Limits};
 use weir_columns::{Encoder, MetricType, Row, TagSet};
 use weir_ingest::{ColumnFate, RequestNumber, worker_of};
 
-use super::random::Random;
+use super::Random;
 
 /// Requests of one client that are not answered yet.
 const UNDER_WAY: u64 = 3;

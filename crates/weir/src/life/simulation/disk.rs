@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::random::Random;
+use super::Random;
 use crate::state::disk::{Disk, Sink, Source, Words};
 
 /// The panic that ends a process.

@@ -15,9 +15,9 @@ use weir_ingest::{
 use weir_protocol::ParseOptions;
 use weir_state::AgentId;
 
+use super::Random;
 use super::clients::{Request, payload};
 use super::disk::ProcessDisk;
-use super::random::Random;
 use super::receivers::{Outputs, Receivers, SCRAPE, Waiting};
 use crate::admin::status::{StateStatus, Status};
 use crate::life::fixes::{Rule, lacks};

@@ -8,7 +8,7 @@ use weir_output::delivery::{OutputState, SavedStates};
 use weir_output::prometheus::{Format, Scrape, Seconds};
 use weir_output::settings::PrometheusSettings;
 
-use super::random::Random;
+use super::Random;
 use crate::run::pipeline::Consumers;
 use crate::state::Tally;
 use crate::state::tally::OutputKind;

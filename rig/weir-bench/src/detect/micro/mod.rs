@@ -9,8 +9,8 @@ use read::{Runs, Series};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use weir_regress::adjust::benjamini_hochberg;
 use weir_regress::estimate::{paired_difference, paired_log_ratio};
+use weir_regress::verdict::benjamini_hochberg;
 use weir_regress::verdict::{judge, spread, threshold};
 use weir_regress::{Direction, Estimate, Rule, Scale, Verdict, describe};
 

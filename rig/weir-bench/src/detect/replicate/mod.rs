@@ -1,12 +1,11 @@
 //! One run of one arm: a fresh process, directory and sockets; measured, ended, and judged.
 
-mod barrier;
 mod load;
 mod names;
 mod ready;
 mod sinks;
 
-pub use barrier::ArmBarrier;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::capture::{self, Event, Header};
 use super::experiment::{Experiment, Sink};
@@ -18,7 +17,6 @@ use super::rig::{self, Phases};
 use super::running::Subject;
 use super::values::{self, Measured, Rules};
 use super::{procfs, report};
-use barrier::BarrierGuard;
 use names::Names;
 use sinks::Sinks;
 use std::collections::BTreeMap;
@@ -444,4 +442,44 @@ pub fn next_folder(arm: &Path) -> io::Result<(usize, PathBuf)> {
     let last = folders.last().and_then(|p| capture::replicate_number(p));
     let next = last.map_or(0, |n| n + 1);
     Ok((next, arm.join(format!("{next:02}"))))
+}
+
+/// Synchronises two concurrent arms: before their load, and before their stop.
+#[derive(Debug, Default)]
+pub struct ArmBarrier {
+    state: Mutex<BarrierState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct BarrierState {
+    arrivals: usize,
+    /// One of the two has ended, successfully or not; the other continues alone.
+    left: bool,
+}
+
+impl ArmBarrier {
+    fn lock(&self) -> MutexGuard<'_, BarrierState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the other arm has arrived too; `time`: first or second meeting.
+    fn wait(&self, time: usize) {
+        let mut state = self.lock();
+        state.arrivals += 1;
+        self.changed.notify_all();
+        while state.arrivals < 2 * time && !state.left {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// When an arm ends in any way, the other must not wait for it.
+struct BarrierGuard<'a>(pub &'a ArmBarrier);
+
+impl Drop for BarrierGuard<'_> {
+    fn drop(&mut self) {
+        self.0.lock().left = true;
+        self.0.changed.notify_all();
+    }
 }

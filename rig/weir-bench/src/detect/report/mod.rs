@@ -4,23 +4,25 @@ mod html;
 mod junit;
 mod markdown;
 mod metrics;
-mod sign;
 pub mod svg;
 mod terminal;
 
-use super::analysis::{Change, CheckRow, Report, Row, UNCONFIRMED, UNPROVEN, show_change};
-use super::capture::{Capture, Phase, Point};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use clap::ValueEnum;
+use weir_regress::Direction;
 use weir_rig_base::clock::civil;
+
+use super::analysis::{Change, CheckRow, Report, Row, UNCONFIRMED, UNPROVEN, by_change, show_change};
+use super::capture::{Capture, Phase, Point};
 
 pub use html::{CSS, html};
 pub use junit::{escape, junit};
 pub use markdown::markdown;
 pub use metrics::{dogstatsd, prometheus};
-pub use sign::Positive;
 pub use terminal::{Table, terminal};
 
 /// `20261121T093000` from seconds since 1970.
@@ -279,6 +281,52 @@ pub fn show_duration(d: Duration) -> String {
         format!("{:.0}m", s / 60.0)
     } else {
         format!("{}h{:02}m", d.as_secs() / 3600, d.as_secs() % 3600 / 60)
+    }
+}
+
+/// The sign of a change in reports for readers. Stored reports always have the sign of the measured value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Positive {
+    /// The measured value rose.
+    Higher,
+    /// The comparison is better, as in Datadog's Regression Detector; without a declared direction, the value rose.
+    Better,
+}
+
+impl Positive {
+    /// For the reader of a report.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Positive::Higher => {
+                "Positive values mean that the measured value rose. Whether that is good depends on the goal, so the first column says it"
+            }
+            Positive::Better => {
+                "Negative values mean that the baseline is better, positive values that the comparison is: it is faster, or needs less. \
+                 Where less is better, as of CPU time and memory, 3% more is therefore -3%. The first column says the same"
+            }
+        }
+    }
+
+    /// The report in this convention.
+    pub fn applied(self, report: &Report) -> Report {
+        let mut report = report.clone();
+        if self == Positive::Better {
+            let run = report.run.clone();
+            for row in report.rows.iter_mut().chain(&mut report.dimensions) {
+                if run.direction_of(&row.experiment, row.goal) == Direction::LowerIsBetter {
+                    turn(row);
+                }
+            }
+            report.rows.sort_by(by_change);
+        }
+        report
+    }
+}
+
+fn turn(row: &mut Row) {
+    if let Some(change) = &mut row.change {
+        (change.low, change.high) = (-change.high, -change.low);
+        change.delta = -change.delta;
     }
 }
 

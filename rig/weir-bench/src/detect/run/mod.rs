@@ -48,7 +48,7 @@ pub struct Selection {
     /// Target whose entry starts `bin:` and `git:` programs; `none`: the experiment's `target.command`.
     #[arg(long = "as", default_value = USUAL_TARGET, value_name = "TARGET")]
     pub like: String,
-    /// `thorough` (the experiments' settings), or the name of a file in presets/ such as `quick`.
+    /// `thorough` (the experiments' settings), or a preset of the library such as `quick`.
     #[arg(long, default_value = "thorough")]
     pub preset: String,
     /// Pairs per experiment instead of the experiments' number; fewer than 5 can never reach 90 % confidence.
@@ -255,7 +255,7 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
     }))
 }
 
-/// A case with a command of its own that another command replaces was most likely meant to use it.
+/// Warns if a target replaces the command of a case: a case that has one is meant to run it.
 fn hint_at_own_commands(prepared: &[Prepared], like: &str, specs: &[String; 2]) {
     if like != USUAL_TARGET || !specs.iter().any(|spec| spec.starts_with("bin:")) {
         return;

@@ -37,7 +37,7 @@ impl Reported {
 }
 
 impl Schedule {
-    /// Right after a start nothing is on its way: whatever was sent is in the bucket that continues, or accepted, or reported.
+    /// Right after a start no sample is in transit: each is in the bucket that continues, or accepted, or reported as lost.
     pub(super) fn check_start(&self, process: &Process, restored: u64, reported: &Reported) {
         let sent: u64 = self.sent.values().sum();
         for receiver in &*lock(&self.receivers) {

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use weir_ingest::Readings;
 use weir_state::AgentId;
 
+use super::Random;
 use super::clients::{Clients, Request};
 use super::disk::{Killed, World};
 use super::process::{Plan, Process};
-use super::random::Random;
 use super::receivers::{Mood, Receiver, Receivers, SCRAPE, lock};
 
 macro_rules! say {

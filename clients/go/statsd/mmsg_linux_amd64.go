@@ -1,4 +1,0 @@
-package statsd
-
-// sysSendmmsg is missing in package syscall, which is frozen.
-const sysSendmmsg = 307
