@@ -363,7 +363,7 @@ impl<C: Consumers> Pipeline<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::sample;
+    use crate::run::explain;
 
     /// Notes the calls.
     #[derive(Default)]
@@ -397,7 +397,7 @@ mod tests {
             Box::new(|_, _| {}),
         );
         let rules = weir_context::Rules::default();
-        let batch = sample::batch("a:1|c", &weir_ingest::ListenerSettings::default(), &[], &rules).unwrap();
+        let batch = explain::batch("a:1|c", &weir_ingest::ListenerSettings::default(), &[], &rules).unwrap();
         let first = batch.bucket.start;
         for bucket in 0..3 {
             for last in [false, true] {
