@@ -80,8 +80,8 @@ module StatsD
           steps.zip(counts).map { |step, count| [key += (step >> 1) ^ -(step & 1), count] }
         end
 
-        # Nothing is added any more. The bins take little memory, and are as a payload has them: a count beyond 32 bits is
-        # several of the same key, the rest first.
+        # Nothing is added any more. The bins take little memory, and are as a payload has them: a count beyond 32 bits
+        # is several of the same key, the rest first.
         # @return [self]
         def rest
           return self if @steps
