@@ -150,14 +150,16 @@ export function useLiveBooks(wanted: WantedBooks): LiveBooks {
     setState((old) => ({ ...old, books: EMPTY }));
     const stream = new EventSource(address("live", { books: names, losses }));
     let newest: number | undefined;
+    // The newest second of the books that were fetched when the stream opened.
+    let fetched: Promise<number | undefined> = Promise.resolve(undefined);
     const ending = new AbortController();
     // Fetches what the stream did not have: the agent keeps an hour.
-    const fetchMissed = () => {
-      if (names === "-") return;
-      const add = (more: Books) =>
-        setState((old) => ({ ...old, connected: true, books: append(old.books, more, WINDOW) }));
+    const fetchMissed = async () => {
+      if (names === "-") return undefined;
       const params = { match: names, losses, from: `-${WINDOW}`, step: 1 };
-      get<Books>("books", params, ending.signal).then(add, () => {});
+      const more = await get<Books>("books", params, ending.signal).catch(() => undefined);
+      if (more) setState((old) => ({ ...old, connected: true, books: append(old.books, more, WINDOW) }));
+      return more?.times.at(-1);
     };
     const addEvent = (event: Books) => {
       setState((old) => ({
@@ -165,15 +167,20 @@ export function useLiveBooks(wanted: WantedBooks): LiveBooks {
         connected: true,
         books: append(old.books, withUnchanged(old.books, event), WINDOW),
       }));
-      const time = event.times[0];
-      // Changes of a second without an event are in no other event.
-      if (newest !== undefined && time !== newest + 1) fetchMissed();
+      const time = event.times[0] as number;
+      // Changes of a second without an event are in no other event. One may have ended between the fetched books and the first event.
+      const isNext = (before: number | undefined) => before !== undefined && before + 1 >= time;
+      const compare = (before: number | undefined) => {
+        if (!isNext(before)) fetchMissed();
+      };
+      if (newest === undefined) fetched.then(compare);
+      else compare(newest);
       newest = time;
     };
     stream.onopen = () => {
       setState((old) => ({ ...old, connected: true }));
       newest = undefined;
-      fetchMissed();
+      fetched = fetchMissed();
     };
     stream.onerror = () => setState((old) => ({ ...old, connected: false }));
     stream.addEventListener("books", (event) => addEvent(JSON.parse((event as MessageEvent).data)));
@@ -184,6 +191,23 @@ export function useLiveBooks(wanted: WantedBooks): LiveBooks {
     };
   }, [names, losses, isSeen]);
   return state;
+}
+
+/** A value that changes at most once in so many seconds: at once if it has not for as long, and to the newest in the end. */
+export function useSlowly<T>(value: T, seconds: number): T {
+  const [shown, setShown] = useState(value);
+  const changed = useRef(Number.NEGATIVE_INFINITY);
+  useEffect(() => {
+    if (value === shown) return;
+    const show = () => {
+      // The first value is none that has changed.
+      if (shown !== undefined) changed.current = Date.now();
+      setShown(value);
+    };
+    const timer = setTimeout(show, Math.max(changed.current + seconds * 1000 - Date.now(), 0));
+    return () => clearTimeout(timer);
+  }, [value, shown, seconds]);
+  return shown;
 }
 
 /** The position of the first second with data: a young agent has no longer past. */

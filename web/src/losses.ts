@@ -46,10 +46,7 @@ export function divide(losses: Loss[], books: Books, answers: Counted[] = []): L
   };
 }
 
-/** Books come second by second, and a loss that lasts rises in each: in steps, so that it is not asked for in each. */
-const RISEN_STEP = 4;
-
-/** The newest second in which a counter of a loss has risen, rounded up to a step. `figures`: counters that are none. */
+/** The newest second in which a counter of a loss has risen. `figures`: counters that are none. */
 export function risenAt(books: Books, figures: readonly string[]): number | undefined {
   let at = -1;
   for (const series of books.series) {
@@ -59,8 +56,7 @@ export function risenAt(books: Books, figures: readonly string[]): number | unde
         series.values.findLastIndex((value) => (value ?? 0) > 0),
       );
   }
-  const second = books.times[at];
-  return second === undefined ? undefined : Math.ceil(second / RISEN_STEP) * RISEN_STEP;
+  return books.times[at];
 }
 
 function key(name: string, labels: [string, string][]): string {

@@ -5,7 +5,7 @@
 
 One process makes distribution samples of 1,000 series at a set rate: in Go with our client and with datadog-go, in Ruby with our client. It
 sends them, from the beginning of a window of ten seconds on, over Unix sockets to weir, or to the Datadog Agent's dogstatsd if DOGSTATSD_BIN names it or `dogstatsd` is in PATH. Both agents
-deliver to a receiver of this script. WEIR_BIN names a built program; the default is that of `make build`. The rows alternate, in the other
+deliver to a receiver of this script. WEIR_BIN names a built program, and RECORD_COMMIT its commit; the default is that of `make build`. The rows alternate, in the other
 direction every second round. Loopback only; the script ends all its processes.
 """
 import argparse
@@ -375,6 +375,11 @@ def version(command):
     return (told.stdout or told.stderr).strip().splitlines()[0]
 
 
+def commit():
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    return os.environ.get("RECORD_COMMIT", found)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -393,7 +398,7 @@ def main():
     with open("/proc/cpuinfo") as file:
         machine = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
     text = [
-        f"Recorded by `rig/scripts/record/columns.py` on {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, {version([weir, '--version'])}"
+        f"Recorded by `rig/scripts/record/columns.py` on {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit()}"
         + (f", {version([dogstatsd, 'version'])}" if dogstatsd else "") + f", {machine}, {os.cpu_count()} CPUs. "
         f"{SERIES:,} series with three tags, values over three decades, for {options.seconds} s; "
         f"medians of {options.rounds} alternating runs, with the least and the greatest.",

@@ -3,7 +3,16 @@
 import { useRef } from "preact/hooks";
 import type { Books, Loss, MemoryShare, Status } from "../api";
 import { Chart, Sparkline } from "../chart";
-import { column, firstSecond, type LiveBooks, last, usePolled, type WantedBooks, WINDOW } from "../data";
+import {
+  column,
+  firstSecond,
+  type LiveBooks,
+  last,
+  usePolled,
+  useSlowly,
+  type WantedBooks,
+  WINDOW,
+} from "../data";
 import { bytes, clock, count as counted, duration, exact, number, utc } from "../format";
 import { type Counted, divide, remember, risenAt } from "../losses";
 import { Words } from "../words";
@@ -28,12 +37,14 @@ const FIGURES = [
   "weir_contexts",
   "weir_flush_seconds",
 ];
+/** Between two requests for losses that rise. */
+const LOSS_SECONDS = 4;
 export const OVERVIEW_BOOKS: WantedBooks = { names: FIGURES, losses: true };
 
 export function Overview({ live }: { live: LiveBooks }) {
   const { books } = live;
-  // One request for status and losses, and another at once when a loss rises.
-  const params = { losses: 1, risen: risenAt(books, FIGURES) };
+  // One request for status and losses, and another at once when a loss rises: one that lasts rises in each second.
+  const params = { losses: 1, risen: useSlowly(risenAt(books, FIGURES), LOSS_SECONDS) };
   const { data: status, error } = usePolled<Status>("status", params, 10);
   const answers = useAnswers(status);
   const messages = column(books, "weir_messages_received_total");
