@@ -155,6 +155,7 @@ fn lines(alias_bytes_max: usize, feed: impl FnOnce(&mut Ingest)) -> (IngestCount
     };
     while ingest.is_draining() {
         if let Some(batch) = ingest.drain(usize::MAX) {
+            batch.timestamped.iter().for_each(&mut encode);
             encode(&batch);
         }
     }
