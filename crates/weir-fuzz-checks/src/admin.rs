@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
-use weir::admin::status::Status;
-use weir::admin::{AdminSource, Callers, ConnectionLimits, NotReady, ResponseFuture, answer_on};
-use weir::signals::Reloaded;
+use weir_admin::{AdminSource, Callers, ConnectionLimits, NotReady, ResponseFuture, answer_on};
+use weir_status::explain::{ExplainError, ExplainRequest, Explanation};
+use weir_status::status::Reloaded;
+use weir_status::status::Status;
 
 /// A source without data that refuses nothing, and records whether it was asked to change something.
 #[derive(Default)]

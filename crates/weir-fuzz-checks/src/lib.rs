@@ -83,7 +83,7 @@ pub fn stream(bytes: &[u8]) {
 
 /// A configuration file is a configuration or a list of problems with messages.
 pub fn configuration(bytes: &[u8]) {
-    if let Err(problems) = weir::config::load_content(bytes) {
+    if let Err(problems) = weir_system::config::load_content(bytes) {
         assert!(!problems.0.is_empty());
         for problem in problems.0 {
             assert!(!problem.to_string().is_empty());

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use weir::admin::caller::Hosts;
-use weir::admin::contexts::{ContextReport, MetricRow};
-use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
-use weir::admin::status::{ListenerStatus, Status};
-use weir::admin::{
+use weir_admin::caller::Hosts;
+use weir_admin::streams;
+use weir_admin::{
     AdminServer, AdminSource, Callers, ConnectionLimits, Exposition, NotReady, ResponseFuture, ScrapeRequest,
 };
-use weir::signals::Reloaded;
-use weir::streams;
+use weir_status::contexts::{ContextReport, MetricRow};
+use weir_status::explain::{ExplainError, ExplainRequest, Explanation};
+use weir_status::status::Reloaded;
+use weir_status::status::{ListenerStatus, Status};
 
 struct Double {
     ready: Result<(), NotReady>,

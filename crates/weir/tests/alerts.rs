@@ -15,9 +15,9 @@ use std::process::Command;
 use preload::{OTHER_CLOCK, preloaded};
 use receivers::{Prometheus, free_address};
 use support::{Agent, get, until};
-use weir::admin::series::declared;
 use weir_log::FileLog;
 use weir_merge::{Commit, Log as _};
+use weir_status::series::declared;
 
 const RULES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

@@ -1,8 +1,8 @@
 //! Any bytes may stand in a configuration file: they are a configuration or a list of problems, never a panic.
 
 use proptest::prelude::*;
-use weir::config::load_content;
 use weir_config::Problems;
+use weir_system::config::load_content;
 
 /// Whatever happens, a problem has a message that fits a terminal.
 fn check(content: &[u8]) {

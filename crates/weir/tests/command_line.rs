@@ -944,7 +944,7 @@ fn status_shows_a_running_agent_and_a_signal_ends_it() {
     // The address as the log shows it.
     let shown = format!("http://{}", agent.admin);
     let json = run(&["status", "--json", "--admin", &shown]).stdout;
-    let status: weir::admin::status::Status = serde_json::from_str(&json).unwrap();
+    let status: weir_status::status::Status = serde_json::from_str(&json).unwrap();
     assert_eq!(status.total("messages").received, 2);
     assert_eq!(get(&agent.admin, "/ready").0, 200);
     let (_, metrics) = get(&agent.admin, "/metrics");

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::receivers::{Prometheus, free_address};
 use crate::support::{Agent, until};
-use weir::admin::{dashboard, overview};
+use weir_status::{dashboard, overview};
 
 /// A panel's title, its queries, and whether it says what emptiness means.
 struct Panel {

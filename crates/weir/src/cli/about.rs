@@ -7,8 +7,8 @@ use clap_complete::Shell;
 
 use super::reference;
 use super::switch;
-use crate::failure::Failure;
-use crate::version::About;
+use weir_admin::version::About;
+use weir_system::failure::Failure;
 
 pub fn version(arguments: &ArgMatches) -> Result<(), Failure> {
     let about = About::this();

@@ -9,8 +9,8 @@ use clap::{Arg, ArgMatches, value_parser};
 use weir_config::{Flag, Role, variable_of};
 
 use super::table::shown;
-use crate::config::{self, Inputs};
-use crate::failure::Failure;
+use weir_system::config::{self, Inputs};
+use weir_system::failure::Failure;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -238,7 +238,7 @@ pub fn request(address: SocketAddr, path: &str) -> Result<AgentResponse, Failure
 /// The error for another program at the address.
 pub fn foreign(address: SocketAddr, head: &str) -> Failure {
     let first = head.lines().next().unwrap_or_default();
-    let shown = crate::logging::printable(first.as_bytes());
+    let shown = weir_system::logging::printable(first.as_bytes());
     Failure::runtime(format!("{address} is not weir's admin server: {shown}"))
 }
 
@@ -249,7 +249,7 @@ pub fn error_message(code: &str, body: &str) -> Option<String> {
     match message {
         Some(message) => Some(shown(message)),
         None if matches!(code, "400" | "401" | "403" | "503") => {
-            Some(crate::logging::printable(body.trim().as_bytes()))
+            Some(weir_system::logging::printable(body.trim().as_bytes()))
         }
         None => None,
     }

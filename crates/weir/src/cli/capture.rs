@@ -11,10 +11,10 @@ use weir_units::counted;
 use super::agent::{self, admin_address};
 use super::stream::{self, Body};
 use super::switch;
-use crate::capture_file::{
+use weir_admin::capture_file::{
     CaptureError, CaptureReader, CaptureState, CaptureWriter, header, write_packet, write_state,
 };
-use crate::failure::Failure;
+use weir_system::failure::Failure;
 
 /// Extra time for the agent at the end of a capture.
 const GRACE: Duration = Duration::from_secs(15);

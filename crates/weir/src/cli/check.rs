@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use clap::ArgMatches;
 use weir_output::settings::OUTPUT_TYPES;
 
-use crate::budget::Budget;
-use crate::config::{self, Loaded};
-use crate::failure::Failure;
+use weir_agent::budget::Budget;
+use weir_system::config::{self, Loaded};
+use weir_system::failure::Failure;
 
 pub fn check(arguments: &ArgMatches) -> Result<(), Failure> {
     if arguments.get_flag("documentation") {

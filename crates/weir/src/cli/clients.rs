@@ -5,7 +5,7 @@ use weir_units::grouped;
 
 use super::style::Style;
 use super::table::{Table, duration, shown};
-use crate::admin::clients::{ClientReport, ClientRow};
+use weir_status::clients::{ClientReport, ClientRow};
 
 /// Maximum rows; the JSON has all.
 const ROWS_MAX: usize = 10;

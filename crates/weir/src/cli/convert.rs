@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use crate::convert::{self, ConvertError, Converted};
-use crate::failure::Failure;
 use weir_config::node::FILE_BYTES_MAX;
+use weir_convert::{ConvertError, Converted};
+use weir_system::failure::Failure;
 
 type Conversion = Box<dyn Fn(&str) -> Result<Converted, ConvertError>>;
 
@@ -58,16 +58,16 @@ pub fn convert(arguments: &ArgMatches) -> Result<(), Failure> {
                 .get_many("flags")
                 .map_or_else(Vec::new, |flags| flags.cloned().collect());
             (
-                Box::new(move |text: &str| convert::statsd_exporter(text, &flags)),
+                Box::new(move |text: &str| weir_convert::statsd_exporter(text, &flags)),
                 arguments,
             )
         }
         Some(("telegraf", arguments)) => (
-            Box::new(|text: &str| convert::telegraf(text, &|name: &str| std::env::var(name).ok())),
+            Box::new(|text: &str| weir_convert::telegraf(text, &|name: &str| std::env::var(name).ok())),
             arguments,
         ),
-        Some(("gostatsd", arguments)) => (Box::new(convert::gostatsd), arguments),
-        Some(("datadog", arguments)) => (Box::new(convert::datadog), arguments),
+        Some(("gostatsd", arguments)) => (Box::new(weir_convert::gostatsd), arguments),
+        Some(("datadog", arguments)) => (Box::new(weir_convert::datadog), arguments),
         _ => return Err(Failure::usage("nothing to convert given; try --help")),
     };
     let path = arguments.get_one::<PathBuf>("file").expect("clap requires it");
@@ -80,7 +80,7 @@ pub fn convert(arguments: &ArgMatches) -> Result<(), Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
     let converted = convert(&text)
         .map_err(|ConvertError { line, message }| Failure::usage(format!("{shown}:{line}: {message}")))?;
-    for (consequence, left) in convert::by_consequence(&converted.left) {
+    for (consequence, left) in weir_convert::by_consequence(&converted.left) {
         eprintln!("{}:", consequence.heading());
         for left in left {
             eprintln!("{shown}:{}: not converted: {}", left.line, left.message);

@@ -6,9 +6,9 @@ use clap::{ArgMatches, Command};
 use weir_units::counted;
 
 use super::switch;
-use crate::config;
 use crate::doctor::{Finding, Severity, examine};
-use crate::failure::{Failure, FailureKind};
+use weir_system::config;
+use weir_system::failure::{Failure, FailureKind};
 
 pub fn command() -> Command {
     super::with_settings(

@@ -7,8 +7,8 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use super::agent::{self, admin_address, fetch, read};
 use super::recent::path;
 use super::switch;
-use crate::admin::explain::Explanation;
-use crate::failure::{Failure, FailureKind};
+use weir_status::explain::Explanation;
+use weir_system::failure::{Failure, FailureKind};
 
 pub fn command() -> Command {
     Command::new("explain")

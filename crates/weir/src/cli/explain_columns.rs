@@ -13,12 +13,12 @@ use weir_units::counted;
 
 use super::agent::{fetch, read};
 use super::recent::path;
-use crate::admin::explain::Explanation;
-use crate::columns::body::{self, BodyError, Coding};
-use crate::failure::{Failure, FailureKind};
-use crate::tap::columns::{fault, line, message};
-use crate::tap::message::text;
-use crate::tap::unix_seconds;
+use weir_admin::tap::columns::{fault, line, message};
+use weir_admin::tap::unix_seconds;
+use weir_agent::columns::body::{self, BodyError, Coding};
+use weir_status::bad_bytes::text;
+use weir_status::explain::Explanation;
+use weir_system::failure::{Failure, FailureKind};
 
 /// Memory for a body.
 const BYTES_MAX: usize = 64 << 20;

@@ -8,9 +8,9 @@ use weir_merge::{BucketResult, Log as _};
 use weir_output::settings::OutputSettings;
 
 use super::partitions::open_fleet;
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::run::{FleetLog, open_log_for_output};
+use weir_fleet::{FleetLog, open_for_output as open_log_for_output};
+use weir_system::config::Config;
+use weir_system::failure::Failure;
 
 /// Bytes of one read.
 const READ_BYTES: usize = 1 << 20;

@@ -13,7 +13,7 @@ use super::recent::{Metrics, Points, path};
 use super::style::Style;
 use super::switch;
 use super::table::shown;
-use crate::failure::Failure;
+use weir_system::failure::Failure;
 
 /// Rows of a chart, including its axis.
 const HEIGHT: u16 = 16;

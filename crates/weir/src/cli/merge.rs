@@ -10,10 +10,10 @@ use super::agent::{admin_address_of, show_at};
 use super::style::Style;
 use super::switch;
 use super::table::{Table, duration};
-use crate::admin::fleet::{AgentRow, FleetCounter, FleetStatus};
-use crate::admin::status::Status;
-use crate::config;
-use crate::failure::Failure;
+use weir_status::fleet::{AgentRow, FleetCounter, FleetStatus};
+use weir_status::status::Status;
+use weir_system::config;
+use weir_system::failure::Failure;
 
 /// Shown agents and quarantined records; the JSON has more.
 const ROWS_MAX: usize = 20;
@@ -63,7 +63,7 @@ pub fn merge(arguments: &ArgMatches) -> Result<(), Failure> {
     let loaded = config::load(&inputs)?;
     match arguments.get_flag("check") {
         true => super::print(&super::check::report(&loaded)),
-        false => crate::run::merge(loaded, &inputs),
+        false => weir_fleet::run(loaded, &inputs),
     }
 }
 

@@ -9,10 +9,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use weir_config::{Flag, GROUPS, OUTPUT_FLAG_KEY, Role, Setting, SettingType};
 use weir_output::settings::OUTPUT_TYPES;
 
-use crate::config::{self, Inputs};
-use crate::failure::{Failure, FailureKind};
-use crate::hand_over::starter;
-use crate::version::VERSION;
+use weir_admin::version::VERSION;
+use weir_agent::hand_over::starter;
+use weir_system::config::{self, Inputs};
+use weir_system::failure::{Failure, FailureKind};
 
 mod about;
 pub mod agent;
@@ -45,7 +45,7 @@ mod upgrade;
 
 /// Runs the command in `arguments`, which start with the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
-    crate::sys::look_names_up_without_modules();
+    weir_system::sys::look_names_up_without_modules();
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => return usage(&error),
@@ -54,7 +54,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("run", arguments)) => {
             let inputs = inputs(arguments)?;
             let loaded = config::load(&inputs)?;
-            crate::run::run(loaded, inputs, arguments.get_flag("take-over"))
+            weir_agent::run::run(loaded, inputs, arguments.get_flag("take-over"))
         }
         Some((starter::COMMAND, arguments)) => {
             let arguments = arguments.get_many::<OsString>("arguments");

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use clap::{Arg, ArgMatches, Command};
 use weir_protocol::ParseOptions;
 
-use crate::failure::Failure;
+use weir_system::failure::Failure;
 
 /// Larger than any packet; guards against a wrong file.
 const PACKET_BYTES_MAX: u64 = 16 << 20;

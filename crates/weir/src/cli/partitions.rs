@@ -9,9 +9,9 @@ use weir_merge::{Log as _, Plan};
 use weir_units::counted;
 
 use super::table::duration;
-use crate::config::{self, Loaded};
-use crate::failure::Failure;
-use crate::run::{FleetLog, open_log};
+use weir_fleet::{FleetLog, open as open_log};
+use weir_system::config::{self, Loaded};
+use weir_system::failure::Failure;
 
 /// Agents ask every 10 s, and hear within half a minute of partitions that a topic has got.
 const AFTER_MIN: Duration = Duration::from_secs(60);

@@ -11,8 +11,8 @@ use weir_units::{counted, grouped};
 use super::partitions::open_fleet;
 use super::switch;
 use super::table::{Table, shown};
-use crate::failure::Failure;
-use crate::run::FleetLog;
+use weir_fleet::FleetLog;
+use weir_system::failure::Failure;
 
 /// Shown bytes of a record that cannot be read.
 const BYTES_SHOWN: usize = 64;

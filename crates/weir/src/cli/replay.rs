@@ -8,8 +8,8 @@ use weir_units::counted;
 
 use super::send::{Sender, destination};
 use super::switch;
-use crate::capture_file::{CaptureError, CaptureReader};
-use crate::failure::Failure;
+use weir_admin::capture_file::{CaptureError, CaptureReader};
+use weir_system::failure::Failure;
 
 pub fn command() -> Command {
     Command::new("replay")

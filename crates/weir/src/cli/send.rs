@@ -12,7 +12,7 @@ use weir_listener::Address;
 use weir_protocol::{ParseOptions, parse_packet};
 
 use super::switch;
-use crate::failure::Failure;
+use weir_system::failure::Failure;
 
 /// Timeout, for an agent that stops reading.
 const TIMEOUT: Duration = Duration::from_secs(5);

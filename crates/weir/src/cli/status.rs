@@ -17,18 +17,18 @@ use super::clients;
 use super::style::Style;
 use super::switch;
 use super::table::{Table, bytes, duration, rate, shown};
-use crate::admin::contexts::LimitedRow;
-use crate::admin::counters::{PipelineCounter, SocketCounter};
-use crate::admin::losses::losses;
-use crate::admin::series::busiest;
-use crate::admin::status::{
+use weir_status::contexts::LimitedRow;
+use weir_status::counters::{PipelineCounter, SocketCounter};
+use weir_status::losses::losses;
+use weir_status::series::busiest;
+use weir_status::status::{
     LimitStatus, MemoryShare, MemoryStatus, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons,
     ReloadStatus, RulesStatus, Status, UNITS, sum_of,
 };
-use crate::admin::{dashboard, metrics_page, overview};
-use crate::failure::Failure;
-use crate::logging::printable;
-use crate::sandbox::SandboxStatus;
+use weir_status::{dashboard, metrics_page, overview};
+use weir_system::failure::Failure;
+use weir_system::logging::printable;
+use weir_system::sandbox::SandboxStatus;
 
 pub fn command() -> Command {
     Command::new("status")
@@ -387,7 +387,11 @@ fn rules(page: &mut String, rules: &RulesStatus) {
             }
         );
         for example in &trial.examples {
-            let _ = writeln!(page, "    {}", crate::logging::printable(example.as_bytes()));
+            let _ = writeln!(
+                page,
+                "    {}",
+                weir_system::logging::printable(example.as_bytes())
+            );
         }
     }
 }
@@ -603,8 +607,8 @@ fn reasons(reasons: &Reasons) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::losses::tests::all_lost;
-    use crate::admin::status::tests::balanced;
+    use weir_status::examples::all_lost;
+    use weir_status::examples::balanced;
 
     #[test]
     fn the_status_shows_losses_and_whether_the_books_balance() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction};
 
 use super::agent::{error_message, foreign, get, unreachable};
-use crate::failure::Failure;
+use weir_system::failure::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 

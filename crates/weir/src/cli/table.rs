@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use weir_units::grouped;
 
 use super::style::Style;
-use crate::logging::printable;
+use weir_system::logging::printable;
 
 /// A table with columns as wide as necessary: the first one left-aligned, numbers right-aligned, the last one open.
 pub struct Table<const N: usize> {

@@ -10,9 +10,10 @@ use weir_units::grouped;
 use super::agent::{self, admin_address};
 use super::stream::{self, Body};
 use super::switch;
-use crate::failure::Failure;
-use crate::tap::message::{BadBytes, MessageOutcome, TailMessage};
-use crate::tap::tail::{RATE_MAX, Share};
+use weir_admin::tap::message::{MessageOutcome, TailMessage};
+use weir_admin::tap::tail::{RATE_MAX, Share};
+use weir_status::bad_bytes::BadBytes;
+use weir_system::failure::Failure;
 
 /// The agent sends something every second.
 const QUIET_MAX: Duration = Duration::from_secs(10);

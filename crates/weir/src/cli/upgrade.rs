@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use weir_config::Flag;
 
-use crate::config::{self, Inputs};
-use crate::failure::Failure;
+use weir_system::config::{self, Inputs};
+use weir_system::failure::Failure;
 
 pub fn command() -> Command {
     Command::new("upgrade")
@@ -49,6 +49,6 @@ pub fn upgrade(arguments: &ArgMatches) -> Result<(), Failure> {
             "upgrade: state_path is not set; the running agent is found through it and hands over there",
         ));
     };
-    let process = crate::run::upgrade(&path)?;
+    let process = weir_agent::run::upgrade(&path)?;
     super::print(&format!("process {process} took over\n"))
 }

@@ -1,10 +1,10 @@
 //! The running agent.
 
 use super::Finding;
-use crate::admin::losses::{self, Loss};
-use crate::admin::status::Status;
 use crate::cli::agent::{answering, fetch};
-use crate::config::Loaded;
+use weir_status::losses::{self, Loss};
+use weir_status::status::Status;
+use weir_system::config::Loaded;
 
 const CHECK: &str = "agent";
 

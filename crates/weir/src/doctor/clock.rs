@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Finding;
-use crate::sys;
+use weir_system::sys;
 
 const CHECK: &str = "clock";
 /// A difference that backends and charts tolerate.

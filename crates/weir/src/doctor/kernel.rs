@@ -3,7 +3,7 @@
 use weir_listener::{Address, ListenerConfig};
 
 use super::{CheckInput, Finding};
-use crate::admin::counters::SocketCounter;
+use weir_status::counters::SocketCounter;
 
 const QUEUE: &str = "/proc/sys/net/unix/max_dgram_qlen";
 /// Datagrams that clients can write before they block; the packages set this value.
@@ -39,7 +39,7 @@ pub fn receive_buffers(input: &CheckInput<'_>) -> Vec<Finding> {
     match &input.status {
         Some(status) => {
             let sockets = status.listeners.iter();
-            let number = |of: &crate::admin::status::ListenerStatus, counter| of.numbers.of(counter);
+            let number = |of: &weir_status::status::ListenerStatus, counter| of.numbers.of(counter);
             sockets
                 .filter(|of| number(of, SocketCounter::ReceiveBufferWanted) > 0)
                 .map(|of| {

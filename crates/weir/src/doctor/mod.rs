@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 
-use crate::admin::status::Status;
-use crate::config::{Inputs, Loaded};
+use weir_status::status::Status;
+use weir_system::config::{Inputs, Loaded};
 
 mod agent;
 mod clock;
@@ -100,7 +100,7 @@ pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
     findings.extend(kernel::datagram_queue(&input));
     findings.extend(kernel::receive_buffers(&input));
     findings.extend(paths::state_directory(&input));
-    findings.extend(paths::named(&input, crate::config::file(inputs)));
+    findings.extend(paths::named(&input, weir_system::config::file(inputs)));
     let (of_outputs, date) = outputs::check(&input);
     findings.extend(clock::check(date));
     findings.extend(of_outputs);
@@ -110,8 +110,8 @@ pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::agent;
-    use crate::admin::losses::losses;
-    use crate::admin::losses::tests::all_lost;
+    use weir_status::examples::all_lost;
+    use weir_status::losses::losses;
 
     #[test]
     fn every_loss_is_a_finding_with_its_remedy() {

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use weir_config::{PathUse, ShownValue, ValueSource};
 
 use super::{CheckInput, Finding};
-use crate::config::Loaded;
-use crate::sandbox::plan::named_paths;
-use crate::sys::{self, May};
+use weir_system::config::Loaded;
+use weir_system::sandbox::plan::named_paths;
+use weir_system::sys::{self, May};
 
 /// Minimum free space for state and queues.
 const FREE_BYTES_MIN: u64 = 64 << 20;

@@ -6,11 +6,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::ScreenEvent;
-use crate::admin::contexts::ContextReport;
-use crate::admin::status::Status;
 use crate::cli::agent::{AgentResponse, fetch, read, request};
 use crate::cli::recent::{Books, Metric, Metrics, Points, path};
-use crate::failure::Failure;
+use weir_status::contexts::ContextReport;
+use weir_status::status::Status;
+use weir_system::failure::Failure;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum names in the list.

@@ -10,11 +10,11 @@ use weir_units::{counted, grouped};
 
 use super::data::AgentError;
 use super::state::{ChartView, Loss, Tab, TopState, dropped};
-use crate::admin::counters::PipelineCounter;
-use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::cli::chart;
 use crate::cli::recent::{Books, last};
 use crate::cli::table::{bytes, duration, shown, si, sparkline};
+use weir_status::counters::PipelineCounter;
+use weir_status::status::{MemoryShare, OutputStatus, Status};
 
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 const REMEDY: Style = Style::new().fg(Color::Yellow);

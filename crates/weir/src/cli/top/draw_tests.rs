@@ -8,7 +8,7 @@ use super::super::state::tests::{press, snapshot, state, write};
 use super::*;
 use crate::cli::chart::tests::points;
 use crate::cli::recent::BookSeries;
-use crate::failure::Failure;
+use weir_system::failure::Failure;
 
 /// The screen as lines.
 fn drawn(state: &mut TopState, columns: u16, rows: u16) -> String {

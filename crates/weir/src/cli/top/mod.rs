@@ -10,7 +10,7 @@ use ratatui::crossterm::event::{KeyEvent, MouseEvent};
 
 use super::agent::{self, admin_address};
 use super::switch;
-use crate::failure::Failure;
+use weir_system::failure::Failure;
 
 mod data;
 mod draw;

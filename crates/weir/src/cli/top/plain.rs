@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use clap::ArgMatches;
 use weir_units::{counted, grouped};
 
-use crate::admin::contexts::{ContextReport, MetricRow};
 use crate::cli::agent::show;
 use crate::cli::status::limited;
 use crate::cli::table::{Table, duration, rate, shown};
-use crate::failure::Failure;
+use weir_status::contexts::{ContextReport, MetricRow};
+use weir_system::failure::Failure;
 
 pub fn top(arguments: &ArgMatches) -> Result<(), Failure> {
     let top = arguments.get_one::<u64>("top").copied().unwrap_or(10);
@@ -85,7 +85,7 @@ fn growth(growth: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::contexts::{LimitedRow, OriginRow, TagKeyRow};
+    use weir_status::contexts::{LimitedRow, OriginRow, TagKeyRow};
 
     #[test]
     fn the_page_shows_every_list_and_no_control_characters() {

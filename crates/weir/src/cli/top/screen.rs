@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::data::{ScreenRequest, poll};
 use super::state::{Next, TopState};
 use super::{ScreenEvent, draw};
-use crate::failure::Failure;
+use weir_system::failure::Failure;
 
 /// Shows the agent at this address until a key or a signal ends it.
 pub fn run(address: SocketAddr) -> Result<(), Failure> {

@@ -6,12 +6,12 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, Mo
 use ratatui::layout::{Position, Rect};
 
 use super::data::{ScreenRequest, Snapshot, WantedChart, WantedMetrics};
-use crate::admin::contexts::MetricRow;
-use crate::admin::losses;
-use crate::admin::status::{OutputStatus, sum_of};
 use crate::cli::recent::{Points, last};
-use crate::failure::Failure;
 use weir_history::matches;
+use weir_status::contexts::MetricRow;
+use weir_status::losses;
+use weir_status::status::{OutputStatus, sum_of};
+use weir_system::failure::Failure;
 
 /// Rows for each step of the wheel.
 const WHEEL: usize = 3;

@@ -3,9 +3,9 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::admin::contexts::{MetricRow, OriginRow, TagKeyRow};
-use crate::admin::status::tests::balanced;
 use crate::cli::recent::{Metric, Metrics};
+use weir_status::contexts::{MetricRow, OriginRow, TagKeyRow};
+use weir_status::examples::balanced;
 
 /// An agent with some data of every kind.
 pub fn snapshot() -> Snapshot {
@@ -291,7 +291,8 @@ fn rising_losses_come_first() {
 
 #[test]
 fn every_loss_is_in_the_list() {
-    use crate::admin::losses::{losses, tests::all_lost};
+    use weir_status::examples::all_lost;
+    use weir_status::losses::losses;
     let status = all_lost();
     let mut state = TopState::default();
     state.take(Ok(Snapshot {

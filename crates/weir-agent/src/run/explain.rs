@@ -1,0 +1,456 @@
+//! Explains one message: the same parser, the same decisions about its origin, and the same rules as for real messages, with a recorder.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use weir_aggregate::{AggregatorSettings, Batch};
+use weir_context::{ContextLimits, HashSecret, NameReading, OriginKey, Recorder, Resolved, Rules, Step};
+use weir_counters::Counter as _;
+use weir_ingest::{
+    Ingest, IngestSettings, ListenerSettings, Received, SampleDrop, is_plausible, metric_fault, point_fault,
+};
+use weir_origin::{OriginExplanation, Origins};
+use weir_protocol::{
+    Kind, Message, Metric, OriginFields, SampleList, Tags, Values, encode_metric, locate, parse_line,
+    unknown_sections,
+};
+
+use weir_admin::tap::{TapListener, unix_seconds};
+use weir_status::bad_bytes::BadBytes;
+use weir_status::explain::{ExplainError, ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
+
+/// The listener that an explanation is about.
+pub struct ExplainedListener {
+    pub listener: TapListener,
+    /// Addresses of those that read messages in another way.
+    others: Vec<String>,
+}
+
+impl ExplainedListener {
+    /// The listener that was asked for, or the first that could have such a sender.
+    pub fn choose(listeners: &[TapListener], request: &ExplainRequest) -> Result<Self, ExplainError> {
+        let addresses = |listeners: &[&TapListener]| {
+            let addresses: Vec<&str> = listeners
+                .iter()
+                .map(|listener| listener.address.as_str())
+                .collect();
+            addresses.join(", ")
+        };
+        let all: Vec<&TapListener> = listeners.iter().collect();
+        let found = match &request.listener {
+            None => first_for(listeners, request.pid.is_some()),
+            Some(name) => {
+                let named: Vec<&TapListener> = listeners
+                    .iter()
+                    .filter(|listener| is_named(listener, name))
+                    .collect();
+                if named.iter().any(|other| !reads_alike(other, named[0])) {
+                    let (name, allowed) = (name.clone(), addresses(&named));
+                    return Err(ExplainError::ReadDifferently { name, allowed });
+                }
+                let unknown = || ExplainError::NoSuchListener {
+                    name: name.clone(),
+                    allowed: addresses(&all),
+                };
+                Some(*named.first().ok_or_else(unknown)?)
+            }
+        };
+        let listener = found.ok_or(ExplainError::ReceivesNone)?;
+        let others = listeners.iter().filter(|other| !reads_alike(other, listener));
+        Ok(ExplainedListener {
+            others: others.map(|other| other.address.clone()).collect(),
+            listener: listener.clone(),
+        })
+    }
+}
+
+/// The first listener; the sending process is known on Unix sockets alone.
+fn first_for(listeners: &[TapListener], has_process: bool) -> Option<&TapListener> {
+    let is_unix = |listener: &&TapListener| listener.address.starts_with("unix");
+    let of_process = has_process.then(|| listeners.iter().find(is_unix)).flatten();
+    of_process.or(listeners.first())
+}
+
+/// Whether a listener has this address, or this transport as `per_listener` calls it.
+fn is_named(listener: &TapListener, name: &str) -> bool {
+    let transport = match listener.address.split("://").next() {
+        Some("unixgram") => "uds",
+        Some("unix") => "uds_stream",
+        Some("http+unix") => "http_uds",
+        Some(scheme) => scheme,
+        None => "",
+    };
+    listener.address == name || transport == name
+}
+
+/// Whether two listeners read every message alike.
+fn reads_alike(one: &TapListener, other: &TapListener) -> bool {
+    let of = |listener: &TapListener| {
+        let reading = &listener.reading;
+        (reading.gauge_deltas, reading.sample_lists, reading.names)
+    };
+    of(one) == of(other)
+}
+
+/// Explains one line.
+pub fn explain(
+    request: &ExplainRequest,
+    about: &ExplainedListener,
+    rules: &Rules,
+    origins: Option<&Origins>,
+) -> Explanation {
+    let line = request.line.trim_end_matches(['\n', '\r']);
+    let reading = &about.listener.reading;
+    let mut explanation = Explanation {
+        line: line.to_owned(),
+        listener: about.listener.address.clone(),
+        others: about.others.clone(),
+        ..Explanation::default()
+    };
+    let first = first_sample(line, reading);
+    let line = first.as_deref().unwrap_or(line);
+    let message = match parse_line(line.as_bytes(), &reading.parse) {
+        Ok(message) => message,
+        Err(class) => {
+            explanation.rejected = Some(class.as_str().to_owned());
+            explanation.meaning = class.info().meaning().to_owned();
+            explanation.bad = Some(BadBytes::of(
+                line.as_bytes(),
+                locate(line.as_bytes(), class, &reading.parse),
+            ));
+            return explanation;
+        }
+    };
+    let (fields, tags) = match &message {
+        Message::Metric(metric) => (metric.origin, metric.tags),
+        Message::Event(event) => (event.origin, event.tags),
+        Message::Check(check) => (check.origin, check.tags),
+    };
+    let found = match origins {
+        None => OriginExplanation::default(),
+        Some(origins) => {
+            let key = OriginKey::of_message(fields, tags.iter());
+            match origins.explain(&key, request.pid) {
+                Some(found) => found,
+                None => {
+                    explanation.note = Some("the sender could not be determined in time".to_owned());
+                    OriginExplanation::default()
+                }
+            }
+        }
+    };
+    // Most agents need no senders; only who asks for one learns that there is none.
+    if origins.is_none() && (request.pid.is_some() || has_origin_sections(line)) {
+        explanation.note = Some(
+            "weir does not look up senders: origin_detection, origin_client and every source of tags are off"
+                .to_owned(),
+        );
+    } else if origins.is_some() && !reading.parse.origin_client && has_origin_sections(line) {
+        explanation.note = Some("origin_client is off, so c:, e: and card: are not read".to_owned());
+    }
+    if found.access.as_ref().is_none_or(|access| access.allowed) {
+        follow(&message, tags, &found, (rules, reading.names), &mut explanation);
+        if reading.gauge_deltas && is_signed_gauge(&message) {
+            explanation.steps.insert(0, signed_gauge());
+        }
+    }
+    follow_time(&message, &about.listener, &mut explanation);
+    let unknown: Vec<String> = match &message {
+        Message::Metric(_) => unknown_sections(line.as_bytes())
+            .map(|section| format!("|{}", String::from_utf8_lossy(section)))
+            .collect(),
+        _ => Vec::new(),
+    };
+    if !unknown.is_empty() {
+        let step = ExplainedStep {
+            stage: "unknown_sections".to_owned(),
+            why: format!("ignored: {}; a bar ends a tag", unknown.concat()),
+            ..ExplainedStep::default()
+        };
+        explanation.steps.insert(0, step);
+    }
+    if let Some(first) = &first {
+        let why = format!("the listener reads each sample as a message; this is about the first, {first}");
+        let step = ExplainedStep {
+            stage: "sample_lists".to_owned(),
+            why,
+            ..ExplainedStep::default()
+        };
+        explanation.steps.insert(0, step);
+    }
+    explanation.origin = found;
+    explanation
+}
+
+/// The message of the first sample, if the listener takes the line for several.
+pub fn first_sample(line: &str, reading: &ListenerSettings) -> Option<String> {
+    let list = SampleList::of(line.as_bytes())?;
+    let is_list = reading.sample_lists && parse_line(line.as_bytes(), &reading.parse).is_err();
+    is_list.then(|| String::from_utf8(list.lines().next()?).ok())?
+}
+
+/// The reason if a rule drops a message of this sender.
+pub fn dropped(
+    message: &Message<'_>,
+    sender: &OriginExplanation,
+    names: NameReading,
+    rules: &Rules,
+) -> Option<String> {
+    let tags = match message {
+        Message::Metric(metric) => metric.tags,
+        Message::Event(event) => event.tags,
+        Message::Check(check) => check.tags,
+    };
+    let mut explanation = Explanation::default();
+    follow(message, tags, sender, (rules, names), &mut explanation);
+    if explanation.context.is_some() {
+        return None;
+    }
+    let step = explanation.steps.into_iter().rfind(|step| step.dropped);
+    Some(step.map_or_else(
+        || "a rule".to_owned(),
+        |step| format!("{}: {}", step.stage, step.why),
+    ))
+}
+
+/// Where a point of columns goes by its timestamp.
+fn place(timestamp: i64, now: i64, merge_within: Option<u32>) -> ExplainedStep {
+    let why = match (merge_within, now - timestamp) {
+        (None, _) => "it keeps its timestamp: merge is false for the listener".to_owned(),
+        (Some(within), age) if age.unsigned_abs() <= u64::from(within) => {
+            format!("it is added to the open bucket: it is {age} s old, and http_merge_within is {within} s")
+        }
+        (Some(within), age) => format!(
+            "it keeps its timestamp, unless the open bucket has it: it is {age} s old, and http_merge_within is {within} s"
+        ),
+    };
+    ExplainedStep {
+        stage: "timestamp".to_owned(),
+        why: match point_fault(timestamp, true, now) {
+            Some(reason) => format!("it is dropped: {}", reason.as_str()),
+            None => why,
+        },
+        ..ExplainedStep::default()
+    }
+}
+
+/// The fate of a message by its own time.
+fn follow_time(message: &Message<'_>, listener: &TapListener, explanation: &mut Explanation) {
+    let now = unix_seconds();
+    match message {
+        Message::Metric(metric) if listener.address.starts_with("http") => {
+            if let (Some(_), Some(timestamp)) = (&explanation.context, metric.timestamp) {
+                let step = place(timestamp, now, listener.reading.merge_within);
+                explanation.steps.push(step);
+            }
+        }
+        Message::Metric(metric) => fate_of_samples(metric, now, explanation),
+        Message::Event(event) => explanation
+            .steps
+            .extend(event.timestamp.and_then(|at| own_time_of_text(at, now))),
+        Message::Check(check) => explanation
+            .steps
+            .extend(check.timestamp.and_then(|at| own_time_of_text(at, now))),
+    }
+}
+
+/// The fate of the samples of a message, besides the rules.
+fn fate_of_samples(metric: &Metric<'_>, now: i64, explanation: &mut Explanation) {
+    let fault = metric_fault(metric, now);
+    let step = |stage: &str, why: String, dropped| ExplainedStep {
+        stage: stage.to_owned(),
+        why,
+        dropped,
+        ..ExplainedStep::default()
+    };
+    match (metric.timestamp, fault) {
+        (_, Some(SampleDrop::NonFinite)) => {
+            let why = "the values that are no finite numbers are dropped: non_finite";
+            explanation.steps.push(step("values", why.to_owned(), false));
+        }
+        // Before the rules.
+        (Some(_), Some(reason)) => {
+            let why = reason.as_str().to_owned();
+            explanation.steps = vec![step("timestamp", why, true)];
+            explanation.context = None;
+        }
+        (Some(timestamp), None) if explanation.context.is_some() => {
+            let age = match now - timestamp {
+                age @ 0.. => format!("{age} s old"),
+                ahead => format!("{} s ahead", -ahead),
+            };
+            let why =
+                format!("it is {age}, in no bucket, and keeps its timestamp; some outputs do not take it");
+            explanation.steps.push(step("timestamp", why, false));
+        }
+        _ => {}
+    }
+}
+
+/// The reason why the timestamp of an event or a service check is not used.
+fn own_time_of_text(timestamp: i64, now: i64) -> Option<ExplainedStep> {
+    (timestamp != 0 && !is_plausible(timestamp, now)).then(|| ExplainedStep {
+        stage: "timestamp".to_owned(),
+        why: "it is ignored, because it is negative or more than a day ahead; the time of arrival is used"
+            .to_owned(),
+        ..ExplainedStep::default()
+    })
+}
+
+fn is_signed_gauge(message: &Message<'_>) -> bool {
+    let Message::Metric(metric) = message else {
+        return false;
+    };
+    match metric.values {
+        Values::Numbers(numbers) => {
+            metric.kind == Kind::Gauge && numbers.iter_signed().any(|(_, signed)| signed)
+        }
+        Values::Member(_) => false,
+    }
+}
+
+fn signed_gauge() -> ExplainedStep {
+    ExplainedStep {
+        stage: "gauge_deltas".to_owned(),
+        why: "the listener adds a value with a sign to the gauge's last value".to_owned(),
+        ..ExplainedStep::default()
+    }
+}
+
+fn has_origin_sections(line: &str) -> bool {
+    line.split('|').skip(2).any(|section| {
+        ["c:", "e:", "card:"]
+            .iter()
+            .any(|prefix| section.starts_with(prefix))
+    })
+}
+
+/// Applies the rules to the message's and the origin's tags.
+fn follow(
+    message: &Message<'_>,
+    tags: Tags<'_>,
+    found: &OriginExplanation,
+    (rules, names): (&Rules, NameReading),
+    explanation: &mut Explanation,
+) {
+    let all: Vec<&str> = tags.iter().chain(found.tags.iter().map(String::as_str)).collect();
+    let mut resolved = Resolved::default();
+    let (steps, context) = match message {
+        Message::Metric(metric) => {
+            let mut subject = rules.subject(metric.kind, metric.name, all.iter().copied());
+            subject.tag_styles = names.tag_styles();
+            let mut recorder = Recorder::new(metric.name, &all);
+            let passes = rules.apply_traced(&mut subject, &mut resolved, &mut recorder);
+            let context = ExplainedContext {
+                name: subject.name.to_string(),
+                message_type: metric.kind.as_str().to_owned(),
+                host: host(subject.host.as_deref(), rules),
+                tags: subject.tags.iter().map(ToString::to_string).collect(),
+            };
+            (recorder.steps(), passes.then_some(context))
+        }
+        Message::Event(_) | Message::Check(_) => {
+            let (name, message_type, own_host) = match message {
+                Message::Event(event) => (event.title, "event", event.host),
+                Message::Check(check) => (check.name, "check", check.host),
+                Message::Metric(_) => unreachable!("matched above"),
+            };
+            let mut recorder = Recorder::new("", &all);
+            let mut tags: Vec<Cow<'_, str>> = all.iter().copied().map(Cow::Borrowed).collect();
+            let tag_host = rules.apply_to_tags_traced(&mut tags, &mut recorder);
+            let tag_host = Some(own_host.to_owned())
+                .filter(|host| !host.is_empty())
+                .or(tag_host);
+            let context = ExplainedContext {
+                name: name.to_owned(),
+                message_type: message_type.to_owned(),
+                host: host(tag_host.as_deref(), rules),
+                tags: tags.iter().map(ToString::to_string).collect(),
+            };
+            (recorder.steps(), Some(context))
+        }
+    };
+    explanation.steps = steps.into_iter().map(step).collect();
+    explanation.context = context;
+}
+
+fn host(own: Option<&str>, rules: &Rules) -> String {
+    own.unwrap_or(rules.hostname()).to_owned()
+}
+
+fn step(step: Step) -> ExplainedStep {
+    ExplainedStep {
+        stage: step.stage.to_owned(),
+        why: step.why,
+        renamed_to: step.renamed_to,
+        added: step.added,
+        removed: step.removed,
+        dropped: step.dropped,
+    }
+}
+
+// The bucket that one message alone would make, for a look at what outputs send of it.
+
+/// The start of a full bucket in Unix time. Any time does.
+const BUCKET: i64 = 1_700_000_000;
+
+/// The batch of a bucket with this message, whose sender has these tags: the same parser, rules and aggregation as for real messages.
+/// `None`: the message is no metric, or makes no series.
+pub fn batch(line: &str, reading: &ListenerSettings, sender: &[String], rules: &Rules) -> Option<Batch> {
+    let line = line.trim_end_matches(['\n', '\r']);
+    let first = first_sample(line, reading);
+    let Ok(Message::Metric(metric)) = parse_line(first.as_deref().unwrap_or(line).as_bytes(), &reading.parse)
+    else {
+        return None;
+    };
+    let tags: Vec<&str> = metric
+        .tags
+        .iter()
+        .chain(sender.iter().map(String::as_str))
+        .collect();
+    let tags = tags.join(",");
+    let known = Metric {
+        tags: Tags::from_text(&tags),
+        // Its tags are known; and a point with its own time would be in no bucket.
+        origin: OriginFields::default(),
+        timestamp: None,
+        ..metric
+    };
+    let mut bytes = Vec::new();
+    encode_metric(&known, &mut bytes);
+    let hostname: Arc<str> = rules.hostname().into();
+    let settings = IngestSettings {
+        worker: 0,
+        aggregator: AggregatorSettings {
+            hostname,
+            ..AggregatorSettings::default()
+        },
+        rules: rules.clone(),
+        limits: ContextLimits::default(),
+        secret: HashSecret::random(),
+        listeners: vec![ListenerSettings {
+            takes_columns: false,
+            ..*reading
+        }],
+    };
+    let mut ingest = Ingest::new(settings, BUCKET);
+    ingest.packet(Received {
+        bytes: &bytes,
+        listener: 0,
+        truncated: false,
+        received: 1,
+    });
+    // Nothing was open before it, so it has to end.
+    let _ = ingest.close_now();
+    let mut found = None;
+    while ingest.is_draining() {
+        if let Some(batch) = ingest.drain(usize::MAX)
+            && batch.series().next().is_some()
+        {
+            found = Some(batch);
+        }
+    }
+    let mut found = found?;
+    found.last = true;
+    Some(found)
+}

@@ -1,0 +1,313 @@
+//! Gives the results to one output. The next part follows when the output has delivered the one before; then its position is stored in the
+//! log.
+//!
+//! A slow or dead output delays only its own reading: results wait in the log. The stored position never exceeds the backend's, so after a
+//! kill the next process repeats at most one bucket of each partition.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use weir_aggregate::{BATCH_BYTES, BATCH_ROWS, Batch, Bucket};
+use weir_merge::{CorrectionPolicy, Flush, Follower};
+use weir_output::delivery::{Delivery, OutputState, SavedStates};
+use weir_state::Table;
+
+use super::correction_policy::{corrections, repeats_are};
+use super::place::{PositionFile, StoredSums};
+use super::shared::{OutputProgress, Shared};
+use super::{FleetLog, unix_ms};
+use weir_agent::budget::Budget;
+use weir_agent::life::Resumed;
+use weir_agent::run::continuity;
+use weir_agent::run::outputs::{Output, Outputs};
+use weir_agent::run::rules::Fixed;
+use weir_system::config::Config;
+use weir_system::failure::Failure;
+
+/// Interval of checks whether an output has room or has delivered.
+const PACE: Duration = Duration::from_millis(10);
+
+/// Interval of hearing of changed partitions while an output is waited for.
+const LISTEN: Duration = Duration::from_secs(1);
+
+/// Wait before a retry after a failure, and longest wait for results of other processes.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// One output of a merge.
+pub struct Sending {
+    pub name: String,
+    /// With this output alone.
+    pub config: Config,
+    /// This output's part.
+    pub budget: Budget,
+    pub handle: Handle,
+    pub follower: Follower<FleetLog>,
+    pub place: PositionFile,
+    pub progress: Arc<OutputProgress>,
+    pub shared: Arc<Shared>,
+    pub started: Instant,
+}
+
+/// The output while this process has partitions of it.
+struct Running {
+    outputs: Arc<Outputs>,
+    output: Output,
+    policy: CorrectionPolicy,
+    /// The points that histograms become.
+    suffix_mask: u32,
+    sequence: u64,
+    /// Partitions that this process had lost when the output started.
+    revoked: u64,
+}
+
+impl Sending {
+    /// Runs until the process ends.
+    pub fn run(mut self) {
+        if self.place.was_begun() {
+            self.progress.repeated.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut running = None;
+        while !self.shared.is_stopping() {
+            let commits = self.shared.commits();
+            match self.turn(&mut running) {
+                Ok(true) => continue,
+                Ok(false) => self.progress.read_all(commits),
+                Err(reason) => self
+                    .shared
+                    .failed(&format!("results for {}: {reason}", self.name)),
+            }
+            self.shared.wait(commits, RETRY);
+        }
+        if let Some(running) = running {
+            self.end(running);
+        }
+    }
+
+    /// `false`: there is nothing to do.
+    fn turn(&mut self, running: &mut Option<Running>) -> Result<bool, weir_log::Error> {
+        self.follower.listen()?;
+        let positions = self.follower.positions();
+        let lost = self.follower.counts().revoked;
+        // Other processes give the series of lost partitions: sums that still contain them would contradict theirs.
+        let is_over =
+            |running: &Running| positions.is_empty() || running.policy.adds_up && running.revoked < lost;
+        if running.as_ref().is_some_and(is_over)
+            && let Some(running) = running.take()
+        {
+            tracing::info!(
+                "output {}: its partitions have changed to {:?}",
+                self.name,
+                positions.keys()
+            );
+            self.end(running);
+        }
+        if positions.is_empty() {
+            self.progress.held(0);
+            return Ok(false);
+        }
+        let running = match running {
+            Some(running) => running,
+            None => match self.start(&positions) {
+                Ok(started) => running.insert(started),
+                Err(failure) => {
+                    self.shared.fail(failure);
+                    return Ok(false);
+                }
+            },
+        };
+        self.progress.held(positions.len());
+        let now = self.started.elapsed().as_millis() as i64;
+        let delivery = self.follower.next(now);
+        self.shared.found_damage(self.follower.log().damage());
+        let counts = self.follower.counts();
+        self.progress.deleted.store(counts.deleted, Ordering::Relaxed);
+        let Some(delivery) = delivery? else {
+            return Ok(false);
+        };
+        if let Err(error) = self.place.begin() {
+            self.shared.failed(&format!("state_path: {error}"));
+        }
+        self.progress.giving(&delivery);
+        if self.give(running, &delivery.flushes) {
+            self.save_sums(running, &delivery);
+            self.progress.delivered(&delivery);
+            self.place.end();
+            self.follower.delivered(&delivery)?;
+        }
+        Ok(true)
+    }
+
+    /// Starts the output. It continues with its sums if they are those of its partitions and positions.
+    fn start(&mut self, positions: &BTreeMap<u32, u64>) -> Result<Running, Failure> {
+        let found = self.place.read().unwrap_or_else(|error| {
+            tracing::warn!("output {} starts its sums from zero: {error}", self.name);
+            None
+        });
+        let found = found.filter(|found| found.hold_at(positions)).unwrap_or_default();
+        for (partition, before) in &found.next {
+            self.follower.skip_to(*partition, *before);
+        }
+        let away = Duration::from_millis((unix_ms() - found.at_ms).max(0) as u64);
+        let sums: BTreeMap<String, OutputState> = found
+            .sums
+            .map(|sums| (self.name.clone(), sums))
+            .into_iter()
+            .collect();
+        let saved = Arc::new(SavedStates::new(sums, away));
+        let fixed = Fixed::new(&self.config);
+        let agent = continuity::publisher(&Resumed::default())?;
+        let outputs = Outputs::start(
+            &self.config,
+            &self.budget,
+            &fixed.expansion,
+            self.handle.clone(),
+            saved.clone(),
+            agent,
+            None,
+        )?;
+        for error in saved.finish() {
+            let (output, reason) = (error.output, error.reason);
+            tracing::warn!("output {output} starts its sums from zero: {reason}");
+        }
+        let (_, output_type, output) = outputs
+            .each()
+            .pop()
+            .ok_or_else(|| Failure::runtime(format!("output {}: is not configured", self.name)))?;
+        let policy = corrections(output_type, &output);
+        self.follower.set_policy(policy);
+        self.progress.set_repeats_are(repeats_are(output_type, &policy));
+        self.progress.set_outputs(Some(outputs.clone()));
+        Ok(Running {
+            suffix_mask: fixed.default_mask(&self.config),
+            outputs,
+            output,
+            policy,
+            sequence: 0,
+            revoked: self.follower.counts().revoked,
+        })
+    }
+
+    /// Ends the output: it has the rest of the grace period to deliver.
+    fn end(&mut self, running: Running) {
+        let grace = self.config.running.grace_period;
+        let left = match self.shared.stopping_since() {
+            Some(since) => grace.saturating_sub(since.elapsed()),
+            None => grace,
+        };
+        running.outputs.keep_state();
+        if let Output::Delivered(_, delivery) = &running.output {
+            self.handle.block_on(delivery.shutdown(left));
+        }
+        self.progress.set_outputs(None);
+    }
+
+    /// Gives series to the output and waits for their delivery. `false`: the process ends first, or another one gives them.
+    fn give(&mut self, running: &mut Running, flushes: &[Flush]) -> bool {
+        for flush in flushes {
+            let bucket = bucket(flush.start, flush.width);
+            for batch in batches(bucket, &flush.table, running.suffix_mask, &mut running.sequence) {
+                if !self.wait_for(running, |delivery| has_room(delivery, &batch)) {
+                    return false;
+                }
+                running.output.take(&Arc::new(batch));
+            }
+        }
+        self.progress.waits.store(true, Ordering::Relaxed);
+        let is_safe = self.wait_for(running, |delivery| delivery.status().is_safe());
+        self.progress.waits.store(false, Ordering::Relaxed);
+        is_safe
+    }
+
+    fn wait_for(&mut self, running: &Running, is_so: impl Fn(&Delivery) -> bool) -> bool {
+        let Output::Delivered(_, delivery) = &running.output else {
+            return true;
+        };
+        let mut heard = Instant::now();
+        while !is_so(delivery) {
+            let grace = self.config.running.grace_period;
+            if self
+                .shared
+                .stopping_since()
+                .is_some_and(|since| since.elapsed() >= grace)
+            {
+                return false;
+            }
+            if heard.elapsed() >= LISTEN {
+                heard = Instant::now();
+                if let Err(error) = self.follower.listen() {
+                    self.shared.failed(&format!("results for {}: {error}", self.name));
+                }
+                if running.policy.adds_up && running.revoked < self.follower.counts().revoked {
+                    return false;
+                }
+            }
+            std::thread::sleep(PACE);
+        }
+        true
+    }
+
+    /// The sums are stored before the position: after a kill between the two they are ahead of it, and the next process skips what they have.
+    fn save_sums(&self, running: &Running, delivery: &weir_merge::Delivery) {
+        if !running.policy.adds_up {
+            return;
+        }
+        let mut next = self.follower.positions();
+        next.extend(
+            delivery
+                .positions()
+                .map(|(partition, _, before)| (partition, before)),
+        );
+        let sums = match &running.output {
+            Output::Scrape(scrape) => Some(scrape.save()),
+            Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums()).map(|(sums, _)| sums),
+            Output::Relay(_) => None,
+        };
+        let stored = StoredSums {
+            at_ms: unix_ms(),
+            next,
+            sums,
+        };
+        if let Err(error) = self.place.write(&stored) {
+            self.shared.failed(&format!(
+                "the sums of {} cannot be saved, so a restart would begin them from zero: {error}",
+                self.name
+            ));
+        }
+    }
+}
+
+fn has_room(delivery: &Delivery, batch: &Batch) -> bool {
+    delivery.has_room(batch) && delivery.queued_bytes() <= delivery.queue_limit() / 2
+}
+
+fn bucket(start: i64, width: u32) -> Bucket {
+    Bucket {
+        start,
+        timestamp: start,
+        width,
+    }
+}
+
+/// A bucket in the form that outputs take; the last batch ends the flush.
+fn batches(bucket: Bucket, table: &Table, suffix_mask: u32, sequence: &mut u64) -> Vec<Batch> {
+    let mut new = || {
+        *sequence += 1;
+        Batch::of_fleet(bucket, *sequence)
+    };
+    let mut all = Vec::new();
+    let (mut batch, mut rows) = (new(), 0);
+    for (identity, _, state) in table.iter() {
+        if batch.len() >= BATCH_ROWS || batch.bytes() >= BATCH_BYTES {
+            all.push(std::mem::replace(&mut batch, new()));
+        }
+        rows += 1;
+        batch.rows_of_bucket = rows;
+        batch.push_merged(identity.clone(), suffix_mask, state.clone());
+    }
+    batch.last = true;
+    all.push(batch);
+    all
+}

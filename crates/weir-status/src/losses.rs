@@ -1,0 +1,240 @@
+//! Every loss, refusal and degradation since the start, in one list for all surfaces: `weir status`, `weir top`, `weir doctor` and the page.
+//!
+//! A declaration decides whether its number is in the list: [`Problem`]. [`TOLD_BY`] keeps one loss from being listed twice.
+
+use serde::Serialize;
+use weir_counters::Significance::Problem;
+use weir_counters::{Counter as _, CounterInfo, NumberKind};
+use weir_ingest::{IngestCounter, SampleDrop};
+use weir_listener::ListenerCounter;
+use weir_units::counted;
+
+use super::clients::ClientCounter;
+use super::counters::TABLES;
+use super::series::collect;
+use super::status::Status;
+use weir_system::logging::printable;
+
+/// One entry of the list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Loss {
+    /// The series with the number, and all its labels.
+    pub series: &'static str,
+    pub labels: Vec<(&'static str, String)>,
+    /// A listener, an output or another place; empty for the whole agent.
+    pub place: String,
+    pub meaning: &'static str,
+    pub count: f64,
+    pub unit: &'static str,
+    /// A count since the start; otherwise the current value.
+    pub is_counter: bool,
+    /// The remedy, with the names and errors that the agent knows.
+    pub remedy: String,
+}
+
+impl Loss {
+    /// Place and meaning.
+    pub fn what(&self) -> String {
+        let meaning = self.meaning.trim_end_matches('.');
+        match self.place.as_str() {
+            "" => meaning.to_owned(),
+            place => format!("{place}: {meaning}"),
+        }
+    }
+
+    /// The value of a label.
+    fn label(&self, name: &str) -> Option<&str> {
+        let mut labels = self.labels.iter();
+        labels.find_map(|(key, value)| (*key == name).then_some(value.as_str()))
+    }
+}
+
+/// One answer with both, for the page.
+#[derive(Serialize)]
+pub struct StatusWithLosses {
+    losses: Vec<Loss>,
+    #[serde(flatten)]
+    status: Status,
+}
+
+impl StatusWithLosses {
+    pub fn of(status: Status) -> StatusWithLosses {
+        StatusWithLosses {
+            losses: losses(&status),
+            status,
+        }
+    }
+}
+
+/// Numbers that repeat others: left out while those have at least as much, or anything in another unit.
+fn told_by() -> [(&'static CounterInfo, Vec<&'static str>); 7] {
+    let limit = "weir_context_limit_samples_total";
+    [
+        (IngestCounter::SamplesOverflowed.info(), vec![limit]),
+        (SampleDrop::NoMemory.info(), vec![limit]),
+        (SampleDrop::ContextLimit.info(), vec![limit]),
+        (
+            weir_context::ContextCounter::OverflowSeries.info(),
+            vec![limit, IngestCounter::SamplesOverflowed.info().series.name],
+        ),
+        (
+            ClientCounter::PacketsDropped.info(),
+            vec![
+                ClientCounter::PacketsDroppedQueue.info().series.name,
+                ClientCounter::PacketsDroppedWriter.info().series.name,
+            ],
+        ),
+        (
+            ListenerCounter::BytesDiscarded.info(),
+            vec![ListenerCounter::FramesTooLong.info().series.name],
+        ),
+        (
+            ListenerCounter::Truncated.info(),
+            vec![ListenerCounter::TruncatedLinesMax.info().series.name],
+        ),
+    ]
+}
+
+/// The list, in the order of the documentation.
+pub fn losses(status: &Status) -> Vec<Loss> {
+    let mut all: Vec<(&'static CounterInfo, Loss)> = Vec::new();
+    for (info, series) in collect(status) {
+        let is_listed = info.series.kind == NumberKind::Counter || is_counted(info);
+        let Problem(advice) = info.significance else {
+            continue;
+        };
+        if !is_listed || series.value <= 0.0 {
+            continue;
+        }
+        let mut loss = Loss {
+            series: info.series.name,
+            place: place(&series.labels),
+            labels: series.labels,
+            // Several counters of one series without a label are one number.
+            meaning: match info.series.label {
+                None => info.help().trim(),
+                Some(_) => info.meaning(),
+            },
+            count: series.value,
+            unit: info.series.unit,
+            is_counter: info.series.kind == NumberKind::Counter,
+            remedy: advice.to_owned(),
+        };
+        if let Some(known) = known(status, &loss) {
+            // Names come from clients.
+            let known = match known.chars().any(weir_config::is_invisible) {
+                true => printable(known.as_bytes()),
+                false => known,
+            };
+            loss.remedy = format!("{advice} {known}");
+        }
+        all.push((info, loss));
+    }
+    let repeats = told_by();
+    let is_told = |info: &'static CounterInfo, loss: &Loss| {
+        let Some((_, tellers)) = repeats.iter().find(|(repeat, _)| *repeat == info) else {
+            return false;
+        };
+        let told = all.iter().filter(|(_, other)| tellers.contains(&other.series));
+        let (mut same, mut is_in_another_unit) = (0.0, false);
+        for (teller, other) in told {
+            match teller.series.unit == info.series.unit {
+                true => same += other.count,
+                false => is_in_another_unit = true,
+            }
+        }
+        is_in_another_unit || (same > 0.0 && same >= loss.count)
+    };
+    all.iter()
+        .filter(|(info, loss)| !is_told(info, loss))
+        .map(|(_, loss)| loss.clone())
+        .collect()
+}
+
+/// Gauges that threads count are losses as long as they are not zero. Those of lists are states, which their lists show.
+fn is_counted(info: &'static CounterInfo) -> bool {
+    TABLES.iter().copied().flatten().any(|known| known == info)
+}
+
+/// The label that names a place; a name says more than a kind or a reason.
+fn place(labels: &[(&'static str, String)]) -> String {
+    let value = |key| {
+        labels
+            .iter()
+            .find_map(|(name, value)| (*name == key).then_some(value))
+    };
+    let place = ["listener", "output", "source", "rule", "agent", "client"]
+        .into_iter()
+        .find_map(value);
+    place.cloned().unwrap_or_default()
+}
+
+/// The names and errors that the status has about a loss.
+fn known(status: &Status, loss: &Loss) -> Option<String> {
+    let reason = loss.label("reason").unwrap_or_default();
+    match loss.series {
+        "weir_saved_state_set_aside_total" => {
+            let because = status.state.set_aside_because.as_ref()?;
+            Some(format!("The reason: {because}."))
+        }
+        "weir_hand_overs_failed_total" => {
+            let because = status.state.hand_over.failed_because.as_ref()?;
+            Some(format!("The reason: {because}."))
+        }
+        "weir_context_limit_samples_total" => {
+            let row = status.limits.limited.iter().find(|row| row.reason == reason)?;
+            let tag = match row.tag_key.as_str() {
+                "" => String::new(),
+                key => format!(", tag `{key}` with about {}", counted(row.tag_values, "values")),
+            };
+            Some(format!(
+                "Most in the last bucket: metric `{}`{tag}, from {}.",
+                row.metric, row.origin
+            ))
+        }
+        "weir_packets_dropped_total" if reason.starts_with("origin_") && reason != "origin_rate_limited" => {
+            let row = status
+                .limits
+                .senders_refused
+                .iter()
+                .find(|row| row.reason == reason)?;
+            Some(format!("Last: {}, process {}.", row.source, row.pid))
+        }
+        "weir_packets_dropped_total" if reason.ends_with("rate_limited") => {
+            let row = status.limits.rates.first()?;
+            Some(format!(
+                "Most: {}, {} per second.",
+                row.source,
+                counted(row.bytes_per_second, "bytes")
+            ))
+        }
+        "weir_clients_packets_dropped_total"
+        | "weir_clients_packets_dropped_queue_total"
+        | "weir_clients_packets_dropped_writer_total" => {
+            let row = status.clients.losers().next()?;
+            let origin = match row.origin.as_str() {
+                "" => String::new(),
+                origin => format!(" at {origin}"),
+            };
+            Some(format!("Most: {} {}{origin}.", row.client, row.version))
+        }
+        "weir_origin_source_failures_total" => {
+            let source = loss.label("source")?;
+            let of = status.origin.iter().flat_map(|origin| &origin.resolver.sources);
+            let error = of
+                .filter(|of| of.name == source)
+                .find_map(|of| of.last_error.as_ref())?;
+            Some(format!("Last error: {error}."))
+        }
+        _ => {
+            let output = loss.label("output")?;
+            let of = status.outputs.iter().find(|of| of.name == output)?;
+            let error = of.last_error.as_ref()?;
+            Some(format!("Last error: {}.", error.trim_end_matches('.')))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "losses_tests.rs"]
+mod tests;

@@ -1,0 +1,12 @@
+//! What the operating system gives a process of weir: the files of its configuration, facts about the machine, its rights, its memory, its
+//! log, and system calls.
+//!
+//! It knows no metric.
+
+pub mod config;
+pub mod failure;
+pub mod logging;
+pub mod notify;
+pub mod process;
+pub mod sandbox;
+pub mod sys;
