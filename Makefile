@@ -60,9 +60,11 @@ check-quick:
 check: deps
 	scripts/gate.py check
 
-## bench: ratios against the floor of this machine, with their spread
+## bench: ratios to the floor of this machine, with their spread; also in results/budget.json (ARGS="--row budget-1k --runs 9")
 bench:
-	rig/scripts/bench.sh $(ARGS)
+	$(CARGO) build --release --locked -p weir -p weir-bench
+	mkdir -p results
+	"$${CARGO_TARGET_DIR:-target}/release/weir-bench" budget --json results/budget.json $(ARGS)
 
 ## bench-outputs: CPU and bytes per series of every output, 100,000 contexts
 bench-outputs:
