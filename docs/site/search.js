@@ -1,28 +1,45 @@
 // Finds sections that contain every word. SECTIONS, which the build puts before this, has address, page, heading and text of each.
 const MOST = 40;
+// Pages for developers and records of measurements: below the pages that say how to use weir.
+const BEHIND = /^(CHANGELOG|CONTRIBUTING|docs\/(benchmarks|decisions|style)|fuzz|rig|web)\b/;
 
 const input = document.querySelector("input[type=search]");
 const found = document.getElementById("found");
 const article = document.querySelector("article");
 
-function rank(words, [, page, heading, text]) {
-  const head = `${page} ${heading}`.toLowerCase();
-  const body = text.toLowerCase();
-  let sum = 0;
-  for (const word of words) {
-    const inHead = head.includes(word);
-    const inBody = body.split(word).length - 1;
-    if (!inHead && !inBody) return 0;
-    sum += (inHead ? 20 : 0) + Math.min(inBody, 10);
-  }
-  return sum;
+// A word or its beginning: "tag" is in "tags" and in "weir_tag_lists", not in "advantage".
+function finder(word) {
+  const escaped = word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  return new RegExp(/^[a-z0-9]/.test(word) ? `(?<![a-z0-9])${escaped}` : escaped, "gi");
 }
 
-// The part of the text around the first word, the words marked.
+function rank(finders, [address, page, heading, text]) {
+  let sum = 0;
+  for (const found of finders) {
+    const inPage = page.search(found) >= 0;
+    const inHeading = heading.search(found) >= 0;
+    const inText = (text.match(found) ?? []).length;
+    if (!inPage && !inHeading && !inText) return 0;
+    sum += (inPage ? 20 : 0) + (inHeading ? 20 : 0) + Math.min(inText, 10);
+  }
+  return BEHIND.test(address) ? sum / 4 : sum;
+}
+
+// The sections that contain every word of the text, best first.
+function hits(text) {
+  const finders = text.split(/\s+/).filter(Boolean).map((word) => finder(word.toLowerCase()));
+  return SECTIONS.map((section) => [finders.length ? rank(finders, section) : 0, section])
+    .filter(([score]) => score)
+    .sort(([a], [b]) => b - a)
+    .slice(0, MOST)
+    .map(([, section]) => section);
+}
+
+// The part of the text around the first word, with all words marked.
 function extract(words, text) {
-  const at = Math.max(0, text.toLowerCase().indexOf(words[0]) - 60);
+  const at = Math.max(0, text.search(finder(words[0])) - 60);
   const line = document.createElement("p");
-  const pattern = new RegExp(`(${words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`, "i");
+  const pattern = new RegExp(`(${words.map((word) => finder(word).source).join("|")})`, "i");
   text.slice(at, at + 240).split(pattern).forEach((part, i) => {
     const piece = document.createElement(i % 2 ? "mark" : "span");
     piece.textContent = part;
@@ -35,12 +52,9 @@ function search() {
   const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
   found.hidden = !words.length;
   article.hidden = !!words.length;
-  const best = SECTIONS.map((section) => [rank(words, section), section])
-    .filter(([score]) => score)
-    .sort(([a], [b]) => b - a)
-    .slice(0, MOST);
+  const best = hits(input.value);
   found.replaceChildren(
-    ...best.map(([, [address, page, heading, text]]) => {
+    ...best.map(([address, page, heading, text]) => {
       const hit = document.createElement("div");
       const link = document.createElement("a");
       link.href = input.dataset.root + address;
