@@ -99,7 +99,7 @@ pub(crate) fn is_set(inputs: &Inputs<'_>, name: &str) -> bool {
     value.is_some_and(|value| value.as_deref() != Some(""))
 }
 
-/// Whether a list joins the values of all its `DD_` variables. Otherwise only one of them may be set.
+/// Whether a list joins the values of all its `DD_` variables. Other settings take the first one that is set.
 pub fn adds_up(key: &str) -> bool {
     key == "extra_tags"
 }

@@ -53,8 +53,8 @@ impl Delivery {
         }
     }
 
-    /// Sets the function that the output calls before it drops anything for lack of memory. It may raise the limit. Only the first call of this
-    /// method counts.
+    /// Sets the function that the output calls before it drops anything for lack of memory. It may raise the limit. Only the first such
+    /// function counts.
     pub fn ask_for_room(&self, ask: impl Fn() + Send + Sync + 'static) {
         drop(self.shared.limits.ask.set(Box::new(ask)));
     }
