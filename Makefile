@@ -81,7 +81,6 @@ miri:
 ## soak: bounded long runs: the nightly tests, churn, in which memory must stay flat, and hand-overs and kills in a row
 soak: nightly
 	rig/scripts/soak.sh
-	rig/scripts/soak-restarts.sh
 
 ## deps: what the tests need beyond the toolchains, from Debian's packages
 deps:
