@@ -279,7 +279,10 @@ fn write_and_read(mut all: Vec<Plain>, prefix: bool, sorts: &[bool]) {
 
         // Series by series into another one.
         let mut copy = Encoder::new(8);
-        Payload::read(&payload).unwrap().series().for_each(|series| series.write(&mut copy));
+        Payload::read(&payload)
+            .unwrap()
+            .series()
+            .for_each(|series| series.write(&mut copy));
         copy.sort();
         assert_eq!(read(&copy.to_payload()), all);
     }

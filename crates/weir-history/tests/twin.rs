@@ -248,7 +248,10 @@ fn keep_the_newest(buckets: i64, sent: &[Sent], bytes_max: usize) {
     let figures = history.figures();
     assert!(figures.bytes <= bytes_max, "{figures:?}");
     assert_eq!(
-        figures.taken, figures.points as u64 + figures.evicted + figures.refused, "{:?}", figures
+        figures.taken,
+        figures.points as u64 + figures.evicted + figures.refused,
+        "{:?}",
+        figures
     );
     if figures.points == 0 || figures.refused > 0 {
         return;

@@ -9,8 +9,8 @@ use reqwest::Client;
 
 use super::http::{self, PATIENCE};
 use super::{
-    CallError, Feed, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_image, add_labels,
-    poll_repeatedly,
+    CallError, Feed, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_image,
+    add_labels, poll_repeatedly,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{ContainerPlace, Description};

@@ -8,7 +8,9 @@ use reqwest::{Client, Response};
 use serde::Deserialize;
 
 use super::http::{self, PATIENCE};
-use super::{Feed, LabelTags, SourceError, SourceEvent, TagSource, Work, add_image, add_labels, backoff, split_image};
+use super::{
+    Feed, LabelTags, SourceError, SourceEvent, TagSource, Work, add_image, add_labels, backoff, split_image,
+};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::Description;
 

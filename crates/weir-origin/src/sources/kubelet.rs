@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use super::http::{self, Identity, PATIENCE, Roots};
 use super::{
-    Feed, FileError, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_image, add_labels,
-    poll_repeatedly, split_image,
+    Feed, FileError, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_image,
+    add_labels, poll_repeatedly, split_image,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{ContainerPlace, Description};

@@ -33,7 +33,10 @@ struct Started {
 }
 
 fn copy(of: &str) -> tempfile::TempDir {
-    let archive = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/state/before-epochs.tar.gz");
+    let archive = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/state/before-epochs.tar.gz"
+    );
     let to = tempfile::tempdir().unwrap();
     let unpacked = std::process::Command::new("tar")
         .args(["-xzf", archive, "--strip-components=1", of, "-C"])
