@@ -60,9 +60,11 @@ check-quick:
 check: deps
 	scripts/gate.py check
 
-## bench: ratios against the floor of this machine, with their spread
+## bench: ratios to the floor of this machine, with their spread; also in results/budget.json (ARGS="--row budget-1k --runs 9")
 bench:
-	rig/scripts/bench.sh $(ARGS)
+	$(CARGO) build --release --locked -p weir -p weir-bench
+	mkdir -p results
+	"$${CARGO_TARGET_DIR:-target}/release/weir-bench" budget --json results/budget.json $(ARGS)
 
 ## bench-outputs: CPU and bytes per series of every output, 100,000 contexts
 bench-outputs:
@@ -79,7 +81,6 @@ miri:
 ## soak: bounded long runs: the nightly tests, churn, in which memory must stay flat, and hand-overs and kills in a row
 soak: nightly
 	rig/scripts/soak.sh
-	rig/scripts/soak-restarts.sh
 
 ## deps: what the tests need beyond the toolchains, from Debian's packages
 deps:

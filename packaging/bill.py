@@ -2,7 +2,7 @@
 """The components of a program: bill.py BINARY INTO writes NAME-VERSION.cdx.json (CycloneDX 1.5) and NAME-third-party-licences.txt, where
 NAME is that of the binary's file. The features are those that an agent prints.
 
-Both use cargo's resolution, need no installed tool, and give the same bytes for the same lock files. docs/decisions/releases.md compares
+Both use cargo's resolution, need no installed tool, and give the same bytes for the same lock files. docs/decisions/README.md compares
 the components with those of cargo-cyclonedx."""
 
 import json

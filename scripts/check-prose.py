@@ -20,13 +20,13 @@ HASH = re.compile(r"(?:^|\s)#+ (.*)")
 BLOCK = re.compile(r"/\*+(.*?)\*/", re.S)
 # A comment begins with the thing, not with a clause that asks for it.
 CLAUSE = re.compile(r"(What|Who|Whoever|How|Those|Here) (?!.*\?)")
-# A comment in Rust, Go, C, TypeScript and JavaScript; in Python, Ruby, shell, YAML, TOML, make and systemd's files, and in scripts without a suffix.
+# A comment in Rust, Go, C, assembler, TypeScript and JavaScript; in Python, Ruby, shell, YAML, TOML, make and systemd's files, and in scripts without a suffix.
 COMMENTS = {
-    **dict.fromkeys((".rs", ".go", ".c", ".ts", ".tsx", ".mjs", ".js"), SLASHES),
-    **dict.fromkeys((".py", ".rb", ".sh", ".yaml", ".yml", ".toml", ".service", ".socket", ".conf", "Makefile", "run"), HASH),
+    **dict.fromkeys((".rs", ".go", ".c", ".s", ".ts", ".tsx", ".mjs", ".js"), SLASHES),
+    **dict.fromkeys((".py", ".rb", ".rbs", ".gemspec", "Rakefile", "Gemfile", ".sh", ".yaml", ".yml", ".toml", ".service", ".socket", ".conf", "Makefile", "run"), HASH),
 }
 # Comments between /* and */ are read too.
-BLOCKS = {".go", ".c", ".css", ".js"}
+BLOCKS = {".go", ".c", ".css", ".js", ".mjs", ".ts", ".tsx"}
 
 
 def kind(file):

@@ -87,7 +87,7 @@ def parts(which):
             {
                 "repository": script("scripts/check-repository.sh"),
                 "dependencies": script("scripts/check-dependencies.py"),
-                "site": script("docs/site/build.py", str(TARGET / "site")),
+                "site": script("bash", "-ec", 'docs/site/build.py "$0"; node docs/site/test.mjs "$0"', str(TARGET / "site")),
             },
             {
                 "clippy": script(CARGO, "clippy", *SELECTION, "--all-targets", "--", "-D", "warnings"),

@@ -114,7 +114,7 @@ class Site:
     def navigation(self):
         """The links of docs/README.md, by its headings: (heading, [(text, page), ...])."""
         index = Path("docs/README.md")
-        for found in re.finditer(r"^## (.*)\n(.*?)(?=^## |\Z)", (ROOT / index).read_text(), re.S | re.M):
+        for found in re.finditer(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", (ROOT / index).read_text(), re.S | re.M):
             links = re.findall(r"\[([^\]]*)\]\(([^)#\s]+\.md)\)", found[2])
             yield found[1], [(text, Path(os.path.normpath(index.parent / target))) for text, target in links]
 

@@ -15,6 +15,9 @@ weir=${WEIR_BIN:-}
 
 "$helm" lint --strict --quiet "$chart"
 render() { "$helm" template release "$chart" --namespace metrics --kube-version 1.30.0 "$@"; }
+file_of() { # NAME: that file of the ConfigMap among the objects on standard input
+  awk -v name="  $1: |" '$0 == name { inside = 1; next } inside && /^ {0,3}[^ ]/ { exit } inside { sub(/^    /, ""); print }'
+}
 number=0
 case_of() { # NAME KINDS ARGUMENTS...: the rendered objects, and no others
   local name=$1 kinds=$2
@@ -26,7 +29,7 @@ case_of() { # NAME KINDS ARGUMENTS...: the rendered objects, and no others
   [ "$made" = "$kinds" ] || fail "$name: made $made, and not $kinds"
   # weir accepts the configuration in it.
   if [ -n "$weir" ]; then
-    python3 "$here/configmap.py" weir.yaml <"$work/objects" >"$work/weir.yaml"
+    file_of weir.yaml <"$work/objects" >"$work/weir.yaml"
     env -i "$weir" check --config "$work/weir.yaml" >"$work/check" 2>&1 || { cat "$work/weir.yaml" "$work/check"; fail "$name: weir refuses the configuration"; }
   fi
   number=$((number + 1))
@@ -96,7 +99,7 @@ merge:
 VALUES
 has 'image: "weir-kafka:1.2"'; has 'replicas: 3'; has 'storageClassName: fast'; has 'fsGroup: 65532'; has 'app.kubernetes.io/name: weir-merge'
 if [ -n "$weir" ]; then
-  python3 "$here/configmap.py" merge.yaml <"$work/objects" >"$work/merge.yaml"
+  file_of merge.yaml <"$work/objects" >"$work/merge.yaml"
   env -i "$weir" merge --check --config "$work/merge.yaml" >"$work/check" 2>&1 || { cat "$work/merge.yaml" "$work/check"; fail "weir merge refuses the configuration"; }
 fi
 case_of "names and accounts of one's own" "ClusterRole ClusterRoleBinding ConfigMap DaemonSet Service Service" \

@@ -20,7 +20,7 @@ export interface Metrics {
   held_to: number;
   /** Number of all metrics that match. */
   total: number;
-  /** How many of each kind match the search, whatever kinds are chosen. */
+  /** Matches of the search by kind, also of the kinds that are not chosen. */
   kinds: Partial<Record<Kind, number>>;
   /** Position of the first metric of this response among them. */
   offset: number;
@@ -80,7 +80,7 @@ export interface Loss {
   /** A listener, an output or another place; empty for the whole agent. */
   place: string;
   meaning: string;
-  /** Since the start; of what is no counter, now. */
+  /** A counter counts since the start; a gauge has its present value. */
   count: number;
   unit: string;
   is_counter: boolean;
@@ -139,7 +139,7 @@ export interface MemoryShare {
   name: string;
   bytes: number;
   used: number;
-  /** Of the fullest of its parts: outputs have parts of a share. */
+  /** The use of the fullest part: each output has a part of a share. */
   fullest: number;
   when_full: string;
   events: Record<string, number>;
@@ -284,7 +284,7 @@ export interface TailMessage {
   bad?: { offset: number; length: number; before: string; bytes: string; after: string };
 }
 
-/** How many of the messages of the last second the tail showed. */
+/** The messages of the last second, and the shown ones among them. */
 export interface Share {
   messages: number;
   looked_at: number;

@@ -5,7 +5,7 @@ import type { Heatmap } from "./api";
 import { type Format, themed, useTheme } from "./chart";
 import { clock, count, number } from "./format";
 
-/** What several heat maps have in common, so that they can be compared. */
+/** Scales that several heat maps share, so that they can be compared. */
 export interface Common {
   low: number;
   high: number;
@@ -75,7 +75,7 @@ const BOTTOM = 22;
 export function HeatmapChart(props: {
   times: number[];
   heatmap: Heatmap;
-  /** What it shares with others that it is compared with. */
+  /** The scales that it shares with the heat maps beside it. */
   shared: Common;
   isLog: boolean;
   height?: number;

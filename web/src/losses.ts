@@ -9,7 +9,7 @@ export interface RecentLoss extends Loss {
 
 export interface Losses {
   recent: RecentLoss[];
-  /** Since the start, and not in the window. */
+  /** Counted since the start, but before the window. */
   earlier: Loss[];
 }
 

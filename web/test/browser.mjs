@@ -68,7 +68,7 @@ function send(lines) {
   });
 }
 
-/** What has been sent, for comparison. */
+/** The samples that were sent, for comparison. */
 const sent = { page: 0, byUser: new Map() };
 async function sendSome(rounds) {
   for (let round = 0; round < rounds; round += 1) {

@@ -122,9 +122,8 @@ func TestFlushMakesNoGarbage(t *testing.T) {
 	for i := 0; i < 3; i++ {
 		interval()
 	}
-	// The sender runs beside it, so how many packets are in use at once, and with that how many there are, may still
-	// grow, up to those that wait and those of a batch. Each is two allocations, so that over this many intervals they
-	// are four or fewer per interval.
+	// The sender runs concurrently, so the number of packets in use may still grow, up to the queue and one batch. A
+	// packet is two allocations, so over this many intervals they add at most four to an interval.
 	const intervals = (aheadMax + batchMax + 8) / 2
 	if n := testing.AllocsPerRun(intervals, interval); n > 8 {
 		t.Errorf("an interval with 8000 contexts makes %v allocations", n)

@@ -45,3 +45,8 @@ type ClientInterface interface {
 	// GetTelemetry returns the client's counts since its creation.
 	GetTelemetry() Telemetry
 }
+
+// ClientDirectInterface has the methods that [ClientDirect] adds to [ClientInterface].
+type ClientDirectInterface interface {
+	DistributionSamples(name string, values []float64, tags []string, rate float64) error
+}

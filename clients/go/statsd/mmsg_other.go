@@ -4,7 +4,7 @@ package statsd
 
 import "syscall"
 
-// datagramBatch would send several datagrams with one system call; here packets are written one by one.
+// datagramBatch is unused: this build has no sendmmsg, so packets are written one by one.
 type datagramBatch struct {
 	calls   int
 	refused bool

@@ -2,7 +2,7 @@
 
 package statsd
 
-// socketFile is always none: files have no number to tell them apart by.
+// socketFile is always none: on this system files have no number that identifies them.
 type socketFile struct{}
 
 func socketFileAt(string) socketFile { return socketFile{} }

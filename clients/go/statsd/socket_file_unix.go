@@ -4,7 +4,7 @@ package statsd
 
 import "syscall"
 
-// socketFile is which file a Unix socket has, whatever its path; the zero value is none.
+// socketFile identifies the file of a Unix socket, whatever its path; the zero value is none.
 type socketFile struct{ device, inode uint64 }
 
 // socketFileAt returns the socket file at a path, or none if something else or nothing is there.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir_context::{ContextKey, PARTITIONS};
-use weir_protocol::Kind;
+use weir_protocol::{AlertType, CheckStatus, Kind, Priority};
 use weir_sketch::Sketch;
 use weir_state::{Distribution, ExactSum, Gauge as SavedGauge, State as Record};
 
@@ -15,11 +15,9 @@ use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
 
 mod fleet;
-mod records;
 mod timestamped;
 mod writer;
 
-pub use records::{CheckRecord, EventRecord};
 pub(crate) use timestamped::KeptPoints;
 pub use timestamped::{TimestampedRows, TimestampedSample, TimestampedValue};
 pub(crate) use writer::RowWriter;
@@ -54,6 +52,35 @@ pub struct Bucket {
 pub struct BatchSource {
     pub worker: u16,
     pub sequence: u64,
+}
+
+/// An event, ready for delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    pub title: String,
+    pub text: String,
+    /// Unix seconds, given by the sender or taken on receipt.
+    pub timestamp: i64,
+    /// `None`: the agent's own host.
+    pub host: Option<String>,
+    pub aggregation_key: String,
+    pub source_type: String,
+    pub priority: Priority,
+    pub alert_type: AlertType,
+    pub tags: Vec<String>,
+}
+
+/// A service check, ready for delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckRecord {
+    pub name: String,
+    pub status: CheckStatus,
+    /// Unix seconds, given by the sender or taken on receipt.
+    pub timestamp: i64,
+    /// `None`: the agent's own host.
+    pub host: Option<String>,
+    pub message: String,
+    pub tags: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -215,7 +215,7 @@ impl Encoder {
         Name(self.names.add(self.seed, &self.text))
     }
 
-    /// The set of these tags and of all tags of `prefix`. A set of its own stands behind it for all sets that share it.
+    /// The set of these tags and of all tags of `prefix`. Sets with the same prefix refer to it, so its tags are written once.
     pub fn tag_set<'t>(&mut self, prefix: TagSet, tags: impl Iterator<Item = &'t str>) -> TagSet {
         self.list.clear();
         for tag in tags {

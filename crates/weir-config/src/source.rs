@@ -127,7 +127,7 @@ pub struct ShownValue {
     pub key: String,
     pub value: String,
     pub source: ValueSource,
-    /// Sources that say something else and lost.
+    /// Sources with another value and a lower precedence.
     pub overridden: Vec<ValueSource>,
     /// The displayable content of the file that the value names, if a reload reads it again.
     pub content: Option<String>,

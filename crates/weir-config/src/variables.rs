@@ -38,7 +38,7 @@ pub enum VariableError {
     Bool(String),
 }
 
-/// The relay's target that a host and a port are.
+/// The relay's target, built from a host and a port.
 pub fn forward_target(host: &str, port: &str) -> Result<String, VariableError> {
     match port.trim().parse::<u16>() {
         Ok(port) if port > 0 && host.contains(':') && !host.starts_with('[') => {
@@ -57,7 +57,7 @@ pub(crate) fn forward_port<'i>(inputs: &'i Inputs<'_>) -> Option<&'i str> {
 /// Translates a value of the Datadog Agent's variable where weir's values differ.
 pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, VariableError> {
     Ok(match (variable, text.trim()) {
-        // The Datadog Agent removes files of the last process at once with this value.
+        // With this value the Datadog Agent removes files of the previous process at the start.
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", "0") => "1s".into(),
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", days) if days.parse::<u32>().is_ok() => {
             format!("{days}d").into()
@@ -65,7 +65,7 @@ pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, V
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", other) => {
             return Err(VariableError::Days(other.to_owned()));
         }
-        // Its other value of that agent is v1; whether series are v2 or v3 is up to another key.
+        // In the Datadog Agent it chooses between v1 and newer versions; another key chooses between v2 and v3.
         ("DD_USE_V2_API_SERIES", text) => if yes_or_no(text)? { "auto" } else { "v1" }.into(),
         ("DD_USE_V3_API_SERIES_ENABLED", "datadog_only") => "auto".into(),
         ("DD_USE_V3_API_SERIES_ENABLED", text) => if yes_or_no(text)? { "v3" } else { "v2" }.into(),
@@ -99,13 +99,13 @@ pub(crate) fn is_set(inputs: &Inputs<'_>, name: &str) -> bool {
     value.is_some_and(|value| value.as_deref() != Some(""))
 }
 
-/// Whether a list that comes under several second names at once is all of them together.
+/// Whether a list joins the values of all its `DD_` variables. Other settings take the first one that is set.
 pub fn adds_up(key: &str) -> bool {
     key == "extra_tags"
 }
 
 impl Reader<'_> {
-    /// A `WEIR_` variable that means nothing is a typing slip.
+    /// An unknown `WEIR_` variable is an error: somebody mistyped its name.
     pub(crate) fn unknown_variables<S>(&mut self, types: &'static [OutputType<S>]) {
         let inputs = self.inputs;
         for name in inputs.environment.keys() {
@@ -134,7 +134,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Variables that mean settings of an output which is off.
+    /// Variables whose settings belong to an output that is off.
     pub(crate) fn variables_of_outputs_that_are_off<S>(
         &mut self,
         types: &'static [OutputType<S>],

@@ -8,27 +8,26 @@ use std::sync::Arc;
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestCounter, IngestCounts, IngestSettings, ListenerSettings, Received};
+use weir_origin::cgroup::{container_of_groups, is_container_id};
+use weir_origin::{Cardinality, Description};
 use weir_output::delivery::{Encode, Encoded, Items};
 use weir_output::json_lines::LinesEncoder;
 use weir_protocol::{
     Message, ParseOptions, encode_check, encode_event, encode_metric, parse_line, parse_packet,
 };
+use weir_state::{Bounds, Header, Record, Table, decode_body};
 
 mod admin;
 mod columns;
 mod identity;
 mod log;
-mod origin;
 mod queue;
-mod state;
 
 pub use admin::admin;
 pub use columns::columns;
 pub use identity::identity;
 pub use log::log;
-pub use origin::{cgroup, origin};
 pub use queue::queue;
-pub use state::state;
 
 /// Panics if the bytes violate its property.
 pub type Check = fn(&[u8]);
@@ -89,6 +88,80 @@ pub fn configuration(bytes: &[u8]) {
             assert!(!problem.to_string().is_empty());
         }
     }
+}
+
+/// The lines of a `cgroup` file: a found id is in them and has the form of an id, and is found in any order of equivalent lines.
+pub fn cgroup(bytes: &[u8]) {
+    // At the end of the text it would belong to the path, before a further line to the line's end.
+    let text = String::from_utf8_lossy(bytes).replace('\r', "");
+    let found = container_of_groups(&text);
+    if let Some(container) = found {
+        assert!(is_container_id(container), "{container:?}");
+        assert!(text.contains(container));
+    }
+    let twice = format!("{text}\n{text}");
+    assert_eq!(container_of_groups(&twice), found);
+    // The name of a process may contain anything, even the fields that precede a start time.
+    let stat = format!("7 ({text}) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1");
+    assert_eq!(weir_origin::check::start_time(&stat), Some(4711));
+}
+
+/// The answers of Docker and the kubelet, and a file of tags: the first byte says which. They are read or refused, and
+/// their tags are valid in a message.
+pub fn origin(bytes: &[u8]) {
+    let Some((&which, json)) = bytes.split_first() else {
+        return;
+    };
+    let described = match which % 3 {
+        0 => weir_origin::check::docker(json),
+        1 => weir_origin::check::kubelet(json),
+        _ => weir_origin::check::file(json),
+    };
+    for Description { tags, .. } in described.unwrap_or_default() {
+        for tag in tags.up_to(Cardinality::High) {
+            assert!(
+                !tag.is_empty() && !tag.contains([',', '|', '\n', '\r']),
+                "{tag:?}"
+            );
+            assert!(weir_protocol::special_tag(tag).is_none(), "{tag:?}");
+        }
+    }
+}
+
+/// Bytes are looked at as a record, and as the body of one, which no checksum stands before.
+pub fn state(bytes: &[u8]) {
+    check_record(Record::decode(bytes));
+    let header = Header {
+        bucket_start: 1_700_000_000,
+        bucket_width: 10,
+        parts: 1,
+        ..Header::default()
+    };
+    check_record(decode_body(header, bytes.to_vec()));
+}
+
+fn check_record(decoded: Result<Record, weir_state::Error>) {
+    let record = match decoded {
+        Ok(record) => record,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    let mut table = Table::new(Bounds::NONE);
+    table.add_record(&record);
+    let (written, too_large) = table.encode(&record.header);
+    assert_eq!(too_large.series, 0);
+    if let [one] = &written[..] {
+        let again = Record::decode(one).expect("what was written is a record");
+        assert!(again.body() == record.body(), "another way to write the same");
+    }
+    // A state stays valid when it becomes a summary or is repeated.
+    let mut small = Table::new(Bounds {
+        members: 1,
+        member_bytes: 1,
+        samples: 1,
+    });
+    small.add_record(&record);
+    small.add_record(&record);
+    assert_eq!(small.len(), record.len());
 }
 
 fn round_trip(parsed: &Result<Message<'_>, weir_protocol::ErrorClass>) {

@@ -241,6 +241,47 @@ fn functions(kind: SeriesKind) -> Vec<Function> {
     }
 }
 
+/// With any memory bound, the stored points are exact and end now, and all others are counted.
+fn keep_the_newest(buckets: i64, sent: &[Sent], bytes_max: usize) {
+    let mut history = History::new(bytes_max);
+    feed(&mut history, sent, 0..buckets, 0);
+    let figures = history.figures();
+    assert!(figures.bytes <= bytes_max, "{figures:?}");
+    assert_eq!(
+        figures.taken,
+        figures.points as u64 + figures.evicted + figures.refused,
+        "{:?}",
+        figures
+    );
+    if figures.points == 0 || figures.refused > 0 {
+        return;
+    }
+    assert_eq!(figures.to, START + (buckets - 1) * WIDTH);
+    let less = moved(&history, bytes_max / 2).figures();
+    assert!(less.bytes <= bytes_max / 2, "{less:?}");
+    assert_eq!(less.points as u64 + less.evicted, figures.points as u64);
+    let held = sent.iter().filter(|point| point.time >= figures.from).count();
+    assert_eq!(figures.points, held);
+}
+
+/// Open buckets share the memory of the ids in them: when one is evicted, the others are charged with all of it.
+#[test]
+fn open_buckets_that_share_their_ids_are_measured_again() {
+    for series in 1..12 {
+        let sent: Vec<Sent> = (0..series * 30)
+            .map(|at| Sent {
+                time: START + at / series * WIDTH,
+                name: (at % series) as usize % NAMES.len(),
+                tags: vec![format!("env:{}", at % series)],
+                value: at as f64,
+            })
+            .collect();
+        for bytes_max in (2_000..12_000).step_by(250) {
+            keep_the_newest(30, &sent, bytes_max);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -296,28 +337,12 @@ proptest! {
         }
     }
 
-    /// With any memory bound, the stored points are exact and end now, and all others are counted.
     #[test]
     fn with_little_memory_the_newest_points_are_kept(
         (buckets, sent) in (1i64..150).prop_flat_map(|buckets| (Just(buckets), points(buckets))),
         bytes_max in 2_000usize..60_000,
     ) {
-        let mut history = History::new(bytes_max);
-        feed(&mut history, &sent, 0..buckets, 0);
-        let figures = history.figures();
-        prop_assert!(figures.bytes <= bytes_max, "{figures:?}");
-        prop_assert_eq!(
-            figures.taken, figures.points as u64 + figures.evicted + figures.refused, "{:?}", figures
-        );
-        if figures.points == 0 || figures.refused > 0 {
-            return Ok(());
-        }
-        prop_assert_eq!(figures.to, START + (buckets - 1) * WIDTH);
-        let less = moved(&history, bytes_max / 2).figures();
-        prop_assert!(less.bytes <= bytes_max / 2, "{less:?}");
-        prop_assert_eq!(less.points as u64 + less.evicted, figures.points as u64);
-        let held = sent.iter().filter(|point| point.time >= figures.from).count();
-        prop_assert_eq!(figures.points, held);
+        keep_the_newest(buckets, &sent, bytes_max);
     }
 }
 

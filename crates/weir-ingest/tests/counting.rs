@@ -6,7 +6,6 @@ use std::cell::Cell;
 
 mod allocations;
 mod relay;
-mod saving;
 
 struct Counting;
 

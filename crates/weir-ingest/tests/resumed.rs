@@ -207,6 +207,13 @@ proptest! {
     }
 }
 
+/// A counter without a sample of a value other than zero is one all the same.
+#[test]
+fn zeros_before_and_after_a_change_of_the_process_count() {
+    let steps = vec![("n0:0|c|#t:0".to_owned(), 0); 4];
+    assert_eq!(run(&steps, &[1], false), run(&steps, &[], false));
+}
+
 /// The samples in the open bucket are known, so that their loss can be reported.
 #[test]
 fn the_open_bucket_counts_its_samples() {

@@ -268,6 +268,11 @@ mod tests {
     }
 
     #[test]
+    fn packed_values_of_any_length_up_to_an_empty_one_are_left_alone() {
+        check(b"a0:00000:00000000:00000000:000000:0:000000000:0:00000000:00:0000000:");
+    }
+
+    #[test]
     #[allow(clippy::disallowed_methods, reason = "the test reads the vectors")]
     fn vectors() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors/protocol.jsonl");

@@ -1,5 +1,4 @@
 //! The decoder against its vectors, its page and random bytes.
 
-mod page;
 mod properties;
 mod vectors;

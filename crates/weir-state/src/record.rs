@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use weir_protocol::Kind;
-use zstd::bulk::Decompressor;
+use zstd::bulk::{Compressor, Decompressor};
 
 use crate::series::{Facts, Identity, SeriesRef};
 use crate::wire::{Reader, Writer};
@@ -14,9 +14,15 @@ use crate::{Error, Header, OLDEST_VERSION, State, VERSION};
 pub const BODY_BYTES_MAX: usize = 1_000_000;
 
 /// Flags.
-pub(crate) const COMPRESSED: u8 = 1;
-pub(crate) const OPEN: u8 = 2;
-pub(crate) const PUBLISHED: u8 = 4;
+const COMPRESSED: u8 = 1;
+const OPEN: u8 = 2;
+const PUBLISHED: u8 = 4;
+
+/// Version, flags and checksum.
+const PREFIX_BYTES: usize = 6;
+
+/// A body that is not longer has no shorter form: magic number, header of the frame and header of a block.
+const FRAME_BYTES: usize = 9;
 
 /// Bytes that a series takes at least: kind, name, form, number of tags, time, state.
 const SERIES_BYTES_MIN: usize = 6;
@@ -287,7 +293,52 @@ fn decompressed(bytes: &[u8], len: usize) -> Result<Vec<u8>, Error> {
     })
 }
 
-pub(crate) fn checksum_of(version: u8, flags: u8, rest: &[u8]) -> u32 {
+/// Packs records in sequence, with one compressor for all.
+#[derive(Default)]
+pub struct Packer {
+    compressor: Option<Compressor<'static>>,
+}
+
+impl std::fmt::Debug for Packer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Packer")
+    }
+}
+
+impl Packer {
+    /// A record of a header and a body, which is compressed where that makes it smaller. The body may be that of another record.
+    pub fn pack(&mut self, header: &Header, body: &[u8]) -> Vec<u8> {
+        let compressed = self
+            .compressed(body)
+            .filter(|compressed| compressed.len() < body.len());
+        let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
+        let flags = flag(compressed.is_some(), COMPRESSED)
+            | flag(header.is_open, OPEN)
+            | flag(header.publication.is_some(), PUBLISHED);
+        let mut writer = Writer::default();
+        let version = header.version();
+        writer.raw(&[version, flags, 0, 0, 0, 0]);
+        header.write(&mut writer);
+        writer.number(body.len() as u64);
+        writer.raw(compressed.as_deref().unwrap_or(body));
+        let mut bytes = writer.bytes;
+        let checksum = checksum_of(version, flags, &bytes[PREFIX_BYTES..]);
+        bytes[2..PREFIX_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn compressed(&mut self, body: &[u8]) -> Option<Vec<u8>> {
+        if body.len() <= FRAME_BYTES {
+            return None;
+        }
+        if self.compressor.is_none() {
+            self.compressor = Compressor::new(zstd::DEFAULT_COMPRESSION_LEVEL).ok();
+        }
+        self.compressor.as_mut()?.compress(body).ok()
+    }
+}
+
+fn checksum_of(version: u8, flags: u8, rest: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&[version, flags]);
     hasher.update(rest);

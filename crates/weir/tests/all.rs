@@ -43,7 +43,6 @@ mod influx;
 mod kept_sockets;
 mod kills;
 mod limits;
-mod memory_counted;
 mod memory_ledger;
 mod merge;
 mod migrate_pages;

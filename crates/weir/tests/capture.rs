@@ -151,7 +151,10 @@ fn decoder(directory: &Path) -> Option<std::path::PathBuf> {
         .args(["build", "-o"])
         .arg(&program)
         .arg(".")
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/capture_decoder"))
+        .current_dir(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../weir-output/tests/decoders/capture"
+        ))
         .output()
         .unwrap();
     assert!(

@@ -333,7 +333,7 @@ fn contexts() {
     }
 }
 
-/// In the gate: `weir-ingest` memory::contexts_and_aliases_share_the_rest; memory_counted::an_alias_too_many_is_evicted_and_counted.
+/// In the gate: `weir-ingest` memory::contexts_and_aliases_share_the_rest; flush_memory::an_alias_too_many_is_evicted_and_counted.
 #[test]
 #[ignore = "nightly: resident memory of a debug build"]
 fn aliases() {

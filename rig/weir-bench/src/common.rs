@@ -3,11 +3,11 @@
 use crate::failure::Failure;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use weir_rig_base::cpu;
+use weir_rig_base::process;
 
 /// Refuses processors this process may not run on.
 pub fn check_cpus(cpus: &[usize]) -> Result<(), Failure> {
-    let allowed = cpu::allowed();
+    let allowed = process::allowed_cpus();
     match cpus.iter().find(|cpu| !allowed.contains(cpu)) {
         Some(cpu) => Err(Failure::Usage(format!(
             "--cpu {cpu}: this process may use {allowed:?}"

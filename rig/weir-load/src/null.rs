@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_rig_base::address::SocketFile;
-use weir_rig_base::{clock, cpu, socket};
+use weir_rig_base::{clock, process, socket};
 
 /// A receiver on a loopback port or a socket file.
 pub struct Null {
@@ -190,7 +190,7 @@ fn datagrams<S: AsFd + Send + 'static>(
     let (counts, stop) = (counts.clone(), stop.clone());
     std::thread::spawn(move || {
         if let Some(cpu) = how.cpu {
-            let _ = cpu::pin(&[cpu]);
+            let _ = process::pin(&[cpu]);
         }
         clock::precise_timers();
         let mut batch = CountBatch::new(sys::BATCH);
@@ -244,7 +244,7 @@ fn streams<S: Send + 'static>(
                     let (counts, stop) = (counts.clone(), stop.clone());
                     served.push(std::thread::spawn(move || {
                         if let Some(cpu) = how.cpu {
-                            let _ = cpu::pin(&[cpu]);
+                            let _ = process::pin(&[cpu]);
                         }
                         serve(stream, &counts, &stop, how.pace);
                     }));

@@ -4,7 +4,6 @@
 pub mod address;
 pub mod clock;
 pub mod counter;
-pub mod cpu;
 pub mod http;
 pub mod process;
 pub mod prometheus;

@@ -1,7 +1,7 @@
 //! System calls that neither the standard library nor `rustix` wraps. The only module of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
-use crate::cpu;
+use crate::process;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
@@ -68,7 +68,7 @@ fn usage(who: libc::c_int) -> Usage {
 
 /// Makes the child run in its own session, on the given processors, in a control group if there is one, and die with this process.
 pub fn isolate(command: &mut Command, cpus: Option<&[usize]>, cgroup_procs: Option<&Path>) -> io::Result<()> {
-    let set = cpus.map(cpu::set_of);
+    let set = cpus.map(process::set_of);
     let cgroup = cgroup_procs
         .map(|path| CString::new(path.as_os_str().as_encoded_bytes()))
         .transpose()?;

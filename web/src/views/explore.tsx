@@ -666,7 +666,7 @@ function Caption({ points, start, end }: { points: Points; start: number; end: n
   );
 }
 
-/** For those who do not see the chart: the newest values first. */
+/** A table for readers who cannot see the chart: the newest values first. */
 function Values(props: { times: number[]; lines: ColouredLine[]; format: (value: number | null) => string }) {
   const { times, lines } = props;
   const first = Math.max(0, times.length - VALUES_MAX);
@@ -718,7 +718,7 @@ function messageOf(one: Chosen, kind: Kind): string {
   return `${one.metric}:1|${TYPES[kind]}${tags.length > 0 ? `|#${tags.join(",")}` : ""}`;
 }
 
-/** Behind the lines: contexts, senders, names at the outputs, and tags. */
+/** Facts about the shown series: contexts, senders, names at the outputs, and tags. */
 function Behind(props: {
   one: Chosen;
   kind: Kind | undefined;

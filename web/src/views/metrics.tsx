@@ -13,7 +13,7 @@ const ROW = 34;
 /** Rows to scroll before the page fetches again, and rows it keeps above and below the visible ones. */
 const STEP = 20;
 
-/** What a user chooses among, and the kinds of the API. */
+/** The kinds that a user can choose, and the kinds of the API that each stands for. */
 const KINDS: [string, Kind[]][] = [
   ["counters", ["counter"]],
   ["gauges", ["gauge"]],

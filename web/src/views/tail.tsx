@@ -142,7 +142,7 @@ export function Tail({ params }: { params: URLSearchParams }) {
   );
 }
 
-/** How many of the messages are shown. */
+/** The sentence about the messages of the last second, and the share of them that is shown. */
 export function describeShare(share: Share | undefined): string {
   if (!share) return "Messages appear as they arrive.";
   const arrived = `${number(share.messages)} ${unitOf(share.messages, "messages")} arrived in the last second`;

@@ -4,4 +4,3 @@
 package mock_statsd
 
 //go:generate go run github.com/golang/mock/mockgen@v1.6.0 -source=../interface.go -destination=statsd.go -package=mock_statsd
-//go:generate go run github.com/golang/mock/mockgen@v1.6.0 -source=../direct.go -destination=statsd_direct.go -package=mock_statsd

@@ -1,9 +1,9 @@
 //! State directories of the first version, whose files have no epochs: this version continues what they hold, or reports it by number.
 //!
-//! `tests/state/before-epochs` was left by commit a010c09b, with two workers, buckets of ten seconds, the scrape and a file. It had
-//! delivered a bucket with 12 samples, and then received 12 more, of every kind. `stopped`: then it was stopped. `killed`: its checkpoint had
-//! those, and it received five more before the kill. Started on a copy, a010c09b itself continued 12 samples of both, and reported five as
-//! lost after the kill, and flushed these values.
+//! Commit a010c09b left the directories in `tests/state/before-epochs.tar.gz`, with two workers, buckets of ten seconds, the scrape and a
+//! file. It had delivered a bucket with 12 samples, and then received 12 more, of every kind. `stopped`: then it was stopped. `killed`: its
+//! checkpoint had those, and it received five more before the kill. Started on a copy, a010c09b itself continued 12 samples of both, and
+//! reported five as lost after the kill, and flushed these values.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,12 +33,16 @@ struct Started {
 }
 
 fn copy(of: &str) -> tempfile::TempDir {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/state/before-epochs");
+    let archive = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/state/before-epochs.tar.gz"
+    );
     let to = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(from.join(of)).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), to.path().join(entry.file_name())).unwrap();
-    }
+    let unpacked = std::process::Command::new("tar")
+        .args(["-xzf", archive, "--strip-components=1", of, "-C"])
+        .arg(to.path())
+        .status();
+    assert!(unpacked.expect("tar is needed").success());
     to
 }
 

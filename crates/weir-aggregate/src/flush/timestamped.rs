@@ -210,8 +210,7 @@ impl KeptPoints {
         std::mem::take(self).batch
     }
 
-    /// The rows among these that have changed after a change, or all of them. What is the last sample of a series elsewhere is its
-    /// timestamp here.
+    /// The rows among these that have changed after `after`, or all of them. In an entry, the time of the last sample holds the timestamp.
     pub fn saved(
         &self,
         rows: Range<usize>,

@@ -63,7 +63,7 @@ pub fn settings() -> impl Iterator<Item = &'static Setting> + Clone {
     GROUPS.iter().flat_map(|group| group.settings)
 }
 
-/// Every setting that there was.
+/// Every setting of an earlier version that was removed.
 pub fn removed_settings() -> impl Iterator<Item = &'static RemovedSetting> + Clone {
     GROUPS.iter().flat_map(|group| group.removed)
 }

@@ -1,4 +1,4 @@
-//! The time of a worker.
+//! The time of a worker, and for how long it did not receive.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,6 +9,9 @@ use weir_state::AgentId;
 /// Buckets by which the agent's time may be ahead of a wall clock that was set back. A clock that is put right goes back by
 /// less; one that is set back by more was wrong before, and points with its timestamps would be wrong until a restart.
 const AHEAD_BUCKETS_MAX: i64 = 3;
+
+/// A turn that exceeds its wait by this much was not receiving meanwhile: a turn's own work is a mebibyte at most.
+const LATE_NS: u64 = 100_000_000;
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,5 +103,38 @@ fn wall_ms() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_millis() as i64,
         Err(before) => -(before.duration().as_millis() as i64),
+    }
+}
+
+/// The longest time between two receive turns while packets were waiting or a flush was running, or by which a turn lasted
+/// longer than it should.
+#[derive(Default)]
+pub(super) struct Gaps {
+    busy_since_ns: Option<u64>,
+    longest_ns: u64,
+}
+
+impl Gaps {
+    pub(super) fn turn_begins(&mut self, now: u64) {
+        if let Some(since) = self.busy_since_ns.take() {
+            self.longest_ns = self.longest_ns.max(now - since);
+        }
+    }
+
+    /// Called at the end of a turn with the wait `timeout_ns`.
+    pub(super) fn turn_ended(&mut self, began: u64, now: u64, timeout_ns: u64) {
+        let late_ns = (now - began).saturating_sub(timeout_ns);
+        if late_ns >= LATE_NS {
+            self.longest_ns = self.longest_ns.max(late_ns);
+        }
+    }
+
+    /// Until the next turn begins, something waits.
+    pub(super) fn busy(&mut self, now: u64) {
+        self.busy_since_ns = Some(now);
+    }
+
+    pub(super) fn longest_ns(&self) -> u64 {
+        self.longest_ns
     }
 }

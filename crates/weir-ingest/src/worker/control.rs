@@ -10,9 +10,8 @@ use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, PassedConnect
 use weir_state::AgentId;
 
 use super::checkpoint::CheckpointLink;
-use super::clock::Readings;
+use super::clock::{Gaps, Readings};
 use super::freeze::{Freeze, PutState};
-use super::gaps::Gaps;
 use super::maintenance::{DropWatch, Ticks};
 use super::{ColumnQueue, Core, Inbox, Report, Worker};
 use crate::admission::AdmissionList;

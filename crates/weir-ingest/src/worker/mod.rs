@@ -19,9 +19,7 @@ mod checkpoint;
 mod clock;
 mod columns;
 mod control;
-
 mod freeze;
-mod gaps;
 mod maintenance;
 mod outbox;
 mod report;
@@ -29,13 +27,13 @@ mod steps;
 
 use checkpoint::Checkpoints;
 pub use checkpoint::{CheckpointLink, CheckpointPart, WorkerTally};
+use clock::Gaps;
 pub use clock::Readings;
 use columns::ColumnQueue;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
 pub use freeze::{AT_THE_END, Freeze, PutState};
-use gaps::Gaps;
 use maintenance::{DropWatch, Ticks};
 use outbox::Outbox;
 pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};

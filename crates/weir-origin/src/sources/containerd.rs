@@ -9,8 +9,8 @@ use reqwest::Client;
 
 use super::http::{self, PATIENCE};
 use super::{
-    CallError, Feed, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_labels, image,
-    poll_repeatedly,
+    CallError, Feed, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_image,
+    add_labels, poll_repeatedly,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{ContainerPlace, Description};
@@ -112,7 +112,7 @@ impl Containerd {
         let Container { id, labels, image } = container;
         let label = |name: &str| labels.get(name).map_or("", String::as_str);
         let mut tags = TagSet::default();
-        image::add(&mut tags, &image);
+        add_image(&mut tags, &image);
         for (tag, level, name) in [
             ("kube_namespace", Cardinality::Low, "io.kubernetes.pod.namespace"),
             (

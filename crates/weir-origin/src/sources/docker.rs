@@ -8,7 +8,9 @@ use reqwest::{Client, Response};
 use serde::Deserialize;
 
 use super::http::{self, PATIENCE};
-use super::{Feed, LabelTags, SourceError, SourceEvent, TagSource, Work, add_labels, backoff, image};
+use super::{
+    Feed, LabelTags, SourceError, SourceEvent, TagSource, Work, add_image, add_labels, backoff, split_image,
+};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::Description;
 
@@ -262,8 +264,8 @@ impl Docker {
         };
         let mut tags = TagSet::default();
         let name = config.image.as_deref().unwrap_or(&inspected.image);
-        image::add(&mut tags, name);
-        if image::split(name).is_some() {
+        add_image(&mut tags, name);
+        if split_image(name).is_some() {
             tags.add(Cardinality::Low, "docker_image", name);
         }
         for (tag, label_name, variable_name) in [

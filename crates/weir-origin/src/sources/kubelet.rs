@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use super::http::{self, Identity, PATIENCE, Roots};
 use super::{
-    Feed, FileError, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_labels, image,
-    poll_repeatedly,
+    Feed, FileError, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_image,
+    add_labels, poll_repeatedly, split_image,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{ContainerPlace, Description};
@@ -220,12 +220,12 @@ fn describe(pod: Pod, pod_labels: &LabelTags, known: &mut Vec<Description>) {
             let mut tags = pod_tags.clone();
             tags.add(Cardinality::Low, "kube_container_name", &container.name);
             let image_name = spec.map_or("", |spec| spec.image.as_str());
-            let image_name = if image::split(image_name).is_some() {
+            let image_name = if split_image(image_name).is_some() {
                 image_name
             } else {
                 container.image.as_str()
             };
-            image::add(&mut tags, image_name);
+            add_image(&mut tags, image_name);
             if let Some(spec) = spec {
                 for (tag, variable) in [
                     ("env", "DD_ENV"),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::entity::{Cardinality, TagSet};
 use crate::resolver::ResolverMessage;
 use crate::store::Description;
 
@@ -18,7 +19,6 @@ mod environment;
 mod error;
 mod file;
 mod http;
-mod image;
 mod kubelet;
 mod podinfo;
 
@@ -149,8 +149,7 @@ fn backoff(failures: u32) -> Duration {
 pub type LabelTags = Arc<[(String, String)]>;
 
 /// Adds the tags for the labels that the operator chose.
-fn add_labels<'a>(tags: &mut crate::TagSet, wanted: &LabelTags, label: impl Fn(&str) -> Option<&'a str>) {
-    use crate::Cardinality;
+fn add_labels<'a>(tags: &mut TagSet, wanted: &LabelTags, label: impl Fn(&str) -> Option<&'a str>) {
     for (name, tag) in wanted.iter() {
         let Some(value) = label(name) else {
             continue;
@@ -158,6 +157,55 @@ fn add_labels<'a>(tags: &mut crate::TagSet, wanted: &LabelTags, label: impl Fn(&
         match tag.strip_prefix('+') {
             Some(tag) => tags.add(Cardinality::High, tag, value),
             None => tags.add(Cardinality::Low, tag, value),
+        }
+    }
+}
+
+/// Adds `image_name`, `short_image` and `image_tag`. A digest alone gives no tag.
+fn add_image(tags: &mut TagSet, image: &str) {
+    let Some((name, tag)) = split_image(image) else {
+        return;
+    };
+    let short = name.rsplit('/').next().unwrap_or(name);
+    tags.add(Cardinality::Low, "image_name", name);
+    tags.add(Cardinality::Low, "short_image", short);
+    tags.add(Cardinality::Low, "image_tag", tag);
+}
+
+/// Name and tag. Without tag and digest, runtimes use the tag `latest`.
+fn split_image(image: &str) -> Option<(&str, &str)> {
+    let (image, digest) = match image.split_once('@') {
+        Some((image, digest)) => (image, Some(digest)),
+        None => (image, None),
+    };
+    if image.is_empty() || image.starts_with("sha256:") {
+        return None;
+    }
+    // A colon before the last slash belongs to a registry's port.
+    let last = image.rfind('/').map_or(0, |at| at + 1);
+    Some(match image[last..].split_once(':') {
+        Some((short, tag)) => (&image[..last + short.len()], tag),
+        None if digest.is_some() => (image, ""),
+        None => (image, "latest"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_split_at_their_tag() {
+        for (image, expected) in [
+            ("cart", Some(("cart", "latest"))),
+            ("shop/cart:1.2", Some(("shop/cart", "1.2"))),
+            ("reg:5000/shop/cart", Some(("reg:5000/shop/cart", "latest"))),
+            ("reg:5000/cart:1@sha256:ab", Some(("reg:5000/cart", "1"))),
+            ("cart@sha256:ab", Some(("cart", ""))),
+            ("sha256:ab", None),
+            ("", None),
+        ] {
+            assert_eq!(split_image(image), expected, "{image}");
         }
     }
 }

@@ -40,7 +40,7 @@ impl MemoryLimits {
 }
 
 impl Delivery {
-    /// Sets what bodies that wait may take, over all endpoints. Where they take more already the oldest go.
+    /// Limits the bytes of waiting bodies, over all endpoints. If they already take more, the oldest are dropped.
     pub fn limit_queues(&self, bytes_max: u64) {
         let shared = &self.shared;
         shared.limits.queued.store(bytes_max, Ordering::Relaxed);
@@ -53,7 +53,8 @@ impl Delivery {
         }
     }
 
-    /// Before the output drops anything for lack of memory it calls this, which may set another limit. Once.
+    /// Sets the function that the output calls before it drops anything for lack of memory. It may raise the limit. Only the first such
+    /// function counts.
     pub fn ask_for_room(&self, ask: impl Fn() + Send + Sync + 'static) {
         drop(self.shared.limits.ask.set(Box::new(ask)));
     }
@@ -70,7 +71,7 @@ impl Delivery {
         }
     }
 
-    /// The limit with which a payload that is about to come costs nothing.
+    /// The least limit at which the next payload evicts none.
     pub fn wanted_bytes(&self) -> u64 {
         let shared = &self.shared;
         shared.limit_for(shared.held() + shared.limits.coming.load(Ordering::Relaxed))
@@ -84,7 +85,7 @@ impl Shared {
         queued.saturating_sub(self.reserved) / self.queues.len().max(1) as u64
     }
 
-    /// The limit of all endpoints together with which each can hold this.
+    /// The limit, over all endpoints, at which each endpoint can hold this many bytes.
     fn limit_for(&self, bytes: u64) -> u64 {
         bytes * self.queues.len() as u64 + self.reserved
     }

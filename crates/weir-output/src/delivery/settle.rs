@@ -12,8 +12,8 @@ const MOMENT: Duration = Duration::from_secs(1);
 const LAST_ATTEMPT: Duration = Duration::from_millis(500);
 
 impl Delivery {
-    /// Waits until the payloads that the output holds are delivered, dropped or on disk, but at most for `patience`; what comes in meanwhile does not
-    /// count. Returns whether it is, or where it is not whether the endpoint takes payloads: then the last flush is worth waiting for.
+    /// Waits until the payloads that the output holds are delivered, dropped or on disk, but at most for `patience`. Payloads that arrive
+    /// meanwhile do not count. Returns whether the last flush is worth waiting for: every endpoint has settled, or it accepts payloads.
     pub async fn settle(&self, patience: Duration) -> bool {
         let clock = &self.shared.clock;
         self.shared.without_delay.send_replace(true);
@@ -49,8 +49,8 @@ impl Delivery {
     }
 
     /// Ends after the last flush, within `patience`. Received batches are encoded in any case, which needs no endpoint: a disk queue gets the
-    /// payloads, and sums that the next process continues contain them. Whether they are delivered: an output that is not settled
-    /// has accepted nothing until now.
+    /// payloads, and sums that the next process continues contain them. They are delivered only if the output has settled: an endpoint that
+    /// has not accepts nothing.
     pub async fn finish(&self, is_settled: bool, patience: Duration) {
         let shared = &self.shared;
         let deadline = shared.clock.now() + patience;

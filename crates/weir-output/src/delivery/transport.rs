@@ -28,7 +28,7 @@ pub enum Outcome {
         error: String,
         after: Option<Duration>,
     },
-    /// The key or token is refused: another one can cure that, so the payload waits for it.
+    /// The receiver refuses the key or token. The payload waits for another one.
     Denied {
         error: String,
     },
@@ -85,13 +85,13 @@ pub trait Transport: Send + Sync + 'static {
         })
     }
 
-    /// Unix milliseconds before which a payload does not go, unless the output ends or leaves. For outputs that spread over time what
-    /// many agents have at the same time.
+    /// Unix milliseconds before which a payload is not sent, unless the output ends or is handed over. Outputs use it to spread the load of
+    /// many agents over time.
     fn not_before(&self, _payload: &Payload) -> i64 {
         i64::MIN
     }
 
-    /// Takes a payload apart that was refused as [`Outcome::Invalid`]; `None` where that is of no use.
+    /// Divides a payload that was refused as [`Outcome::Invalid`] into series. `None`: it cannot be divided.
     fn parts(&self, _payload: &Payload) -> Option<Box<dyn Parts>> {
         None
     }

@@ -298,7 +298,7 @@ impl Names {
     fn compose(&mut self, distinction: &str, suffix: &str, form: Tags) {
         let Self { base, tags, path, .. } = self;
         path.clear();
-        // Graphite's rules for what to do when it thins out old points look at how a name ends.
+        // The suffix comes last: Graphite chooses by the end of a name how it aggregates old points.
         let parts = match form {
             Tags::Tagged => [base.as_str(), distinction, suffix, tags.as_str()],
             Tags::Path | Tags::None => [base.as_str(), tags.as_str(), distinction, suffix],

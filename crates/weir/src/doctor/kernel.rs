@@ -1,13 +1,22 @@
-//! Kernel settings that limit the queues of sockets.
+//! The kernel: settings that limit the queues of sockets, and the wall clock.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use weir_listener::{Address, ListenerConfig};
 
 use super::{CheckInput, Finding};
 use weir_status::counters::SocketCounter;
+use weir_system::sys;
 
 const QUEUE: &str = "/proc/sys/net/unix/max_dgram_qlen";
 /// Datagrams that clients can write before they block; the packages set this value.
 const QUEUE_WANTED: u64 = 512;
+
+/// The check of the wall clock: backends refuse points whose timestamps are wrong.
+const CLOCK: &str = "clock";
+/// A difference that backends and charts tolerate.
+const SECONDS_OFF_MAX: i64 = 10;
+const CLOCK_REMEDY: &str = "synchronise the clock, for instance with systemd-timesyncd or chrony";
 
 /// The maximum datagrams in a Unix socket: beyond it clients wait or drop.
 pub fn datagram_queue(input: &CheckInput<'_>) -> Vec<Finding> {
@@ -91,4 +100,35 @@ fn tried(wanted: Option<usize>) -> Vec<Finding> {
             )
         }
     }]
+}
+
+/// Compares with the kernel's state and with `date`, a backend's clock in Unix seconds.
+pub fn clock(date: Option<(String, i64)>) -> Vec<Finding> {
+    let mut findings = vec![synchronised()];
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs() as i64);
+    findings.extend(date.map(|(who, date)| compared(&who, date, now)));
+    findings
+}
+
+fn synchronised() -> Finding {
+    let subject = "kernel";
+    match sys::clock_is_synchronised() {
+        Ok(true) => Finding::fine(CLOCK, subject, "synchronised"),
+        Ok(false) => {
+            let found = "no time service has told the kernel that the clock is synchronised; the host of a virtual machine may still do it";
+            Finding::warning(CLOCK, subject, found).remedy(CLOCK_REMEDY)
+        }
+        Err(error) => Finding::skipped(CLOCK, subject, format!("the kernel does not answer: {error}")),
+    }
+}
+
+fn compared(who: &str, date: i64, now: i64) -> Finding {
+    let off = now - date;
+    if off.abs() <= SECONDS_OFF_MAX {
+        return Finding::fine(CLOCK, who, "its clock agrees with this one");
+    }
+    let direction = if off > 0 { "ahead of" } else { "behind" };
+    let found = format!("this clock is {} s {direction} that of {who}", off.abs());
+    Finding::error(CLOCK, who, found).remedy(CLOCK_REMEDY)
 }

@@ -7,7 +7,6 @@ use weir_status::status::Status;
 use weir_system::config::{Inputs, Loaded};
 
 mod agent;
-mod clock;
 mod kernel;
 mod outputs;
 mod paths;
@@ -102,7 +101,7 @@ pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
     findings.extend(paths::state_directory(&input));
     findings.extend(paths::named(&input, weir_system::config::file(inputs)));
     let (of_outputs, date) = outputs::check(&input);
-    findings.extend(clock::check(date));
+    findings.extend(kernel::clock(date));
     findings.extend(of_outputs);
     findings
 }

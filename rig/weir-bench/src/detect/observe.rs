@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use weir_rig_base::counter::Counter;
-use weir_rig_base::{clock, cpu, process, udp};
+use weir_rig_base::{clock, process, udp};
 
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -63,7 +63,7 @@ impl Observer {
             let mut state = State::new(plan, target);
             if let Some(cpus) = &state.plan.cpus {
                 // A CPU that does not exist was refused when the experiment was checked.
-                let _ = cpu::pin(cpus);
+                let _ = process::pin(cpus);
             }
             let mut next = Instant::now();
             loop {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
-use weir_rig_base::{clock, cpu, udp};
+use weir_rig_base::{clock, process, udp};
 
 /// One process as `/proc/<pid>/stat` shows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -358,7 +358,7 @@ pub fn describe_host() -> BTreeMap<String, String> {
         ("kernel".to_owned(), read("/proc/sys/kernel/osrelease")),
         ("arch".to_owned(), std::env::consts::ARCH.to_owned()),
         ("cpu".to_owned(), model),
-        ("cpus".to_owned(), cpu::allowed().len().to_string()),
+        ("cpus".to_owned(), process::allowed_cpus().len().to_string()),
         ("memory_bytes".to_owned(), total.to_string()),
         ("rmem_max".to_owned(), read("/proc/sys/net/core/rmem_max")),
         (

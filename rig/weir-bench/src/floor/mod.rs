@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use receive::Receive;
 use std::time::Duration;
 use weir_rig_base::address::{Address, parse_resolved};
-use weir_rig_base::{cpu, signal};
+use weir_rig_base::{process, signal};
 use weir_units::parse_duration;
 
 /// Receives packets at the lowest possible cost, and reports that cost.
@@ -45,7 +45,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signal::block_termination()?;
     if let Some(cpu) = args.cpu {
         check_cpus(&[cpu])?;
-        cpu::pin(&[cpu]).map_err(|error| Failure::Runtime(format!("--cpu {cpu}: {error}")))?;
+        process::pin(&[cpu]).map_err(|error| Failure::Runtime(format!("--cpu {cpu}: {error}")))?;
     }
     receive::run(&args.listen, &args)
 }

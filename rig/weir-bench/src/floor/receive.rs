@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use weir_rig_base::address::{Address, SocketFile, bound, clear_stale_socket};
-use weir_rig_base::{clock, cpu, signal, socket};
+use weir_rig_base::{clock, process, signal, socket};
 
 /// Method of receiving packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -122,7 +122,7 @@ fn announce(address: &Address, receive_buffer: Option<usize>, args: &Args) -> Re
         "listening": address.to_string(),
         "pid": std::process::id(),
         "cpu": args.cpu,
-        "cpus_allowed": cpu::allowed(),
+        "cpus_allowed": process::allowed_cpus(),
         "receive_buffer": receive_buffer,
     }))
 }

@@ -5,8 +5,7 @@ mod common;
 mod dump;
 mod files;
 mod inspect;
-mod learn;
-mod replay;
+mod recorded;
 mod run;
 mod search;
 
@@ -32,9 +31,9 @@ enum Verb {
     /// Find the highest rate without loss at a target.
     Search(search::Args),
     /// Make a profile from recorded traffic; replaces words by others of the same length.
-    Learn(learn::Args),
+    Learn(recorded::LearnArgs),
     /// Send recorded packets again.
-    Replay(replay::Args),
+    Replay(recorded::ReplayArgs),
     /// Write log files that grow and rotate.
     Files(files::Args),
     /// Make a tree of files and rename them.
@@ -52,8 +51,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Verb::Dump(args) => dump::run(args),
         Verb::Calibrate(args) => calibrate::run(args),
         Verb::Search(args) => search::run(args),
-        Verb::Learn(args) => learn::run(args),
-        Verb::Replay(args) => replay::run(args),
+        Verb::Learn(args) => recorded::learn(args),
+        Verb::Replay(args) => recorded::replay(args),
         Verb::Files(args) => files::run(args),
         Verb::Tree(args) => files::tree(args),
         Verb::Profiles => inspect::profiles(),

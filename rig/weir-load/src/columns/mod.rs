@@ -16,7 +16,7 @@ use client::Client;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use weir_rig_base::{clock, cpu};
+use weir_rig_base::{clock, process};
 
 /// A client needs little of it, and there may be hundreds.
 const STACK_BYTES: usize = 256 << 10;
@@ -85,7 +85,7 @@ fn run(
         let client = Client::new(load, options, stop, number as u32, progress[number].clone());
         let pinned = match options.cpus.as_slice() {
             [] => Ok(()),
-            cpus => cpu::pin(&[cpus[number % cpus.len()]])
+            cpus => process::pin(&[cpus[number % cpus.len()]])
                 .map_err(|error| RunError::Usage(format!("--cpu: {error}"))),
         };
         barrier.wait();

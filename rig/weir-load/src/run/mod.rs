@@ -22,7 +22,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
-use weir_rig_base::{clock, cpu, socket};
+use weir_rig_base::{clock, process, socket};
 use worker::{Connection, Worker};
 
 /// Behaviour when the target accepts no more.
@@ -336,7 +336,7 @@ impl SendingThreads {
             [] => Ok(()),
             cpus => {
                 let which = cpus[index % cpus.len()];
-                cpu::pin(&[which]).map_err(|error| RunError::Usage(format!("--cpu {which}: {error}")))
+                process::pin(&[which]).map_err(|error| RunError::Usage(format!("--cpu {which}: {error}")))
             }
         };
         barrier.wait();

@@ -298,7 +298,7 @@ module StatsD
         sink.datagrams
       end
 
-      # Something that calls depend on is different now: the aggregation ended.
+      # Chooses the mode of calls again, because the aggregation has ended.
       # @api private
       def refresh_mode
         enter_mode

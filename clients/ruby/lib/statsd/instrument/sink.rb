@@ -148,7 +148,7 @@ module StatsD
         end
       end
 
-      # From now on all sends together may wait for the server this long, and none later.
+      # Limits the waits of all further sends together: after this many seconds none waits for the server.
       # @api private
       def end_within(seconds)
         @prototype.end_within(seconds) if @prototype.respond_to?(:end_within)
@@ -240,8 +240,8 @@ module StatsD
         [0, e]
       end
 
-      # The kernel tells of refused packets when they have been counted as sent. So as many are counted as dropped of
-      # those that are sent now, and each packet is either sent or dropped.
+      # The kernel reports a refused packet after it was counted as sent. So one of the packets that are sent now counts
+      # as dropped instead, and the sum of both numbers stays right.
       def count_refused(packets, bytes)
         @telemetry.refused(packets, bytes)
         log_drop { "nobody receives at #{host}:#{port}; packets refused so far: #{@telemetry[:packets_refused]}" }

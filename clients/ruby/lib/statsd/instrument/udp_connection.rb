@@ -9,10 +9,10 @@ module StatsD
       # Largest payload that crosses an Ethernet link in one piece.
       DEFAULT_MAX_PACKET_SIZE = 1_472
 
-      # Seconds between two sockets that are opened because of refusals: each leaves a translation behind.
+      # Seconds between two sockets that are opened after a refusal: each leaves an entry in tables of connections.
       REOPEN_PAUSE = 1.0
-      # The same for localhost, where no translation is in the way: a server that comes back at the other address is
-      # found after one packet.
+      # The same for localhost, where there are no such tables: a server that comes back at the other address is found
+      # after one packet.
       TURN_PAUSE = 0.01
       # A full queue of the kernel empties by itself: it leads to the network, not to the server.
       FOREVER = -1
@@ -70,8 +70,8 @@ module StatsD
         end
       end
 
-      # A translation on the way, such as a conntrack entry of a node, belongs to the source port and lives as long as
-      # it is used, also where it leads to nobody. So a refusal is a reason for another port, now and then.
+      # A table of connections (conntrack on a Kubernetes node) may lead this source port to a server that has ended, as
+      # long as packets keep the entry alive. So a refusal leads to a socket with another port, now and then.
       # @return [Boolean] whether to go on with the same socket
       # @api private
       def usable_after?(error)
@@ -100,7 +100,7 @@ module StatsD
       end
 
       # Closes the socket.
-      # @return [Integer] 1 if it still had to tell of a refused packet
+      # @return [Integer] 1 if the kernel still had the refusal of a packet to report, otherwise 0
       def leave
         pending = @socket.getsockopt(Socket::SOL_SOCKET, Socket::SO_ERROR).int
         close

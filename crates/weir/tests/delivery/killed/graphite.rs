@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Kills, sockets};
+use super::{Kills, narrow};
 use crate::support::{Agent, until};
 
 const CONTEXTS: u64 = 3000;
@@ -56,7 +56,7 @@ fn no_truncated_line_is_read_as_a_whole_one_and_nothing_on_disk_is_lost() {
 }
 
 fn killed(mut kills: Kills) {
-    let listener = sockets::narrow(TcpListener::bind("127.0.0.1:0").unwrap());
+    let listener = narrow(TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap();
     let hurry = Arc::new(AtomicBool::new(false));
     let (said, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));

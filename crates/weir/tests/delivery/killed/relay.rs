@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Kills, sockets};
+use super::{Kills, narrow};
 use crate::support::{Agent, PointBooks, until};
 
 const LINES: u64 = 4000;
@@ -144,7 +144,7 @@ fn killed(mut kills: Kills) {
     let datagram = UnixDatagram::bind(at("datagram")).unwrap();
     let stream = UnixListener::bind(at("stream")).unwrap();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-    let slow = sockets::narrow(TcpListener::bind("127.0.0.1:0").unwrap());
+    let slow = narrow(TcpListener::bind("127.0.0.1:0").unwrap());
     let targets = [
         Target::new(format!("udp://{}", udp.local_addr().unwrap())),
         Target::new(format!("unixgram://{}", at("datagram").display())),

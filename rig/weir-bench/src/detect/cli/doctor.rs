@@ -5,7 +5,7 @@ use crate::detect::run::{self, DetectError};
 use crate::detect::{history, procfs};
 use std::path::{Path, PathBuf};
 use weir_rig_base::counter::Counter;
-use weir_rig_base::{clock, cpu};
+use weir_rig_base::{clock, process};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -59,7 +59,7 @@ fn print_host(clock: bool) {
         "machine",
         format!("{}, Linux {}", host["cpu"], host["kernel"]),
     );
-    let cpus = cpu::allowed();
+    let cpus = process::allowed_cpus();
     let alone = ": target and generator share one, results are noisy";
     print_check_with(cpus.len() >= 2, "CPUs", format!("{cpus:?}"), alone);
     let before = std::time::Instant::now();

@@ -11,7 +11,7 @@ use crate::detect::targets::{self, ArmProgram, Targets};
 use crate::detect::values::Rules;
 use std::path::Path;
 use weir_regress::Direction;
-use weir_rig_base::cpu;
+use weir_rig_base::process;
 
 /// Maximum steal time, as a share of a core.
 const STEAL: f64 = 0.02;
@@ -177,7 +177,7 @@ fn check_files(name: &str, e: &Experiment) -> Result<(), DetectError> {
 }
 
 fn check_cpus(name: &str, e: &Experiment) -> Result<(), DetectError> {
-    let allowed = cpu::allowed();
+    let allowed = process::allowed_cpus();
     let of_loads = e.load.iter().filter_map(Load::cpus).flatten();
     let mut wanted = e.target.cpus.iter().flatten().chain(of_loads);
     match wanted.find(|cpu| !allowed.contains(cpu)) {

@@ -8,7 +8,7 @@ use crate::detect::targets::ArmProgram;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weir_regress::plan::PlannedPair;
-use weir_rig_base::cpu;
+use weir_rig_base::process;
 
 pub struct Rig<'a> {
     arms: &'a [ArmProgram; 2],
@@ -34,7 +34,7 @@ impl<'a> Rig<'a> {
     /// Keeps this program off the target's core.
     pub fn pin(&self) {
         if let Some(cpus) = &self.cpus {
-            let _ = cpu::pin(cpus);
+            let _ = process::pin(cpus);
         }
     }
 
@@ -84,7 +84,7 @@ fn cpus_of_the_rig(prepared: &[Prepared]) -> Option<Vec<usize>> {
         .filter_map(|e| e.target.cpus.clone())
         .flatten()
         .collect();
-    let mut rest = cpu::allowed();
+    let mut rest = process::allowed_cpus();
     rest.retain(|cpu| !of_targets.contains(cpu));
     (!of_targets.is_empty() && !rest.is_empty()).then_some(rest)
 }

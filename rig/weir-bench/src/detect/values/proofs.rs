@@ -132,9 +132,8 @@ impl Run<'_> {
         })
     }
 
-    /// The share of the sending time between two readings of the target's counters. Readings may be a second old, and end when the target
-    /// is stopped: messages sent later are not expected, nor those sent before the first reading, which is late if the target was not ready
-    /// for it at once.
+    /// The share of the sending time that lies between two readings of the target's counters. Only messages of that time are expected: the
+    /// first reading may come late, after the target is ready, and the last one may be a second old when the target is stopped.
     fn known_share(&self, first: u64, last: u64) -> f64 {
         let readings = self.capture.series("target", "cpu_ns").iter();
         let mut sending = readings.filter(|p| matches!(p.phase, Phase::Warmup | Phase::Measure));

@@ -1,7 +1,9 @@
 package statsd
 
 import (
+	"errors"
 	"os"
+	"runtime"
 	"time"
 )
 
@@ -16,6 +18,9 @@ type pipeTransport struct {
 }
 
 func newPipeTransport(path string, timeout time.Duration) (Transport, error) {
+	if runtime.GOOS != "windows" {
+		return nil, errors.New("Windows Named Pipes are only supported on Windows")
+	}
 	return &pipeTransport{path: path, timeout: timeout}, nil
 }
 
