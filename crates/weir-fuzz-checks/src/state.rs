@@ -1,10 +1,13 @@
 //! Records of state: any bytes are a record or are refused with a reason, and each record has one encoding only.
 
-use weir_state::{Bounds, Header, Record, Table, decode_body};
+use weir_state::{Bounds, Header, Record, RecordSeries, Table, decode_body};
 
 /// Bytes are looked at as a record, and as the body of one, which no checksum stands before.
 pub fn state(bytes: &[u8]) {
-    check(Record::decode(bytes));
+    let decoded = Record::decode(bytes);
+    let one_by_one = count_one_by_one(bytes);
+    assert_eq!(decoded.as_ref().map(Record::len).ok(), one_by_one);
+    check(decoded);
     let header = Header {
         bucket_start: 1_700_000_000,
         bucket_width: 10,
@@ -12,6 +15,15 @@ pub fn state(bytes: &[u8]) {
         ..Header::default()
     };
     check(decode_body(header, bytes.to_vec()));
+}
+
+/// Number of series of a record that is read one series at a time.
+fn count_one_by_one(bytes: &[u8]) -> Option<usize> {
+    let (mut series, mut count) = (RecordSeries::decode(bytes).ok()?, 0);
+    while series.next_series().ok()?.is_some() {
+        count += 1;
+    }
+    Some(count)
 }
 
 fn check(decoded: Result<Record, weir_state::Error>) {

@@ -1,7 +1,7 @@
 //! The encoding of a closed bucket or of a correction.
 
 use serde::{Deserialize, Serialize};
-use weir_state::{Header, Record};
+use weir_state::{Header, Record, RecordSeries};
 
 /// The first byte of a result.
 const VERSION: u8 = 1;
@@ -89,6 +89,11 @@ impl BucketResult {
             return Err(ResultError::Version { found });
         };
         Ok(postcard::from_bytes(rest)?)
+    }
+
+    /// Its series, read one at a time.
+    pub fn series(&self) -> Result<RecordSeries, ResultError> {
+        RecordSeries::decode(&self.record).map_err(ResultError::Record)
     }
 
     /// Its series.

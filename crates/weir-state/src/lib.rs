@@ -37,7 +37,7 @@ pub use gauge::Gauge;
 pub use header::{AgentId, Header, OLDEST_VERSION, Publication, VERSION};
 pub use members::{Distinct, Members};
 pub use packer::Packer;
-pub use record::{BODY_BYTES_MAX, Numbered, Record, decode_body};
+pub use record::{BODY_BYTES_MAX, Numbered, Record, RecordSeries, decode_body};
 pub use rows::{ROW_BYTES, Rows, TEXT_BYTES, THREAD_BYTES, encode_rows};
 pub use samples::{Folded, Listed, Samples};
 pub use series::{Facts, Identity, SeriesRef};
