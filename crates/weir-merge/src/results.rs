@@ -6,6 +6,9 @@ use weir_state::{Header, Record, RecordSeries};
 /// The first byte of a result.
 const VERSION: u8 = 1;
 
+/// The most that a result takes beside its record and its tenant.
+const HEAD_BYTES: usize = 80;
+
 /// The reason for a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Occasion {
@@ -72,7 +75,9 @@ impl BucketResult {
                 parts,
                 record,
             };
-            postcard::to_extend(&closed, vec![VERSION]).expect("all lengths are known")
+            let mut bytes = Vec::with_capacity(closed.tenant.len() + closed.record.len() + HEAD_BYTES);
+            bytes.push(VERSION);
+            postcard::to_extend(&closed, bytes).expect("all lengths are known")
         })
     }
 

@@ -7,6 +7,9 @@ use crate::wire::Writer;
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
 
+/// The most that a header takes beside its texts.
+const HEADER_BYTES: usize = 120;
+
 /// A body that is not longer has no shorter form: magic number, header of the frame and header of a block.
 const FRAME_BYTES: usize = 9;
 
@@ -32,7 +35,12 @@ impl Packer {
         let flags = flag(compressed.is_some(), COMPRESSED)
             | flag(header.is_open, OPEN)
             | flag(header.publication.is_some(), PUBLISHED);
+        let len = compressed.as_ref().map_or(body.len(), Vec::len);
+        let texts = header.tenant.len() + header.host.len();
         let mut writer = Writer::default();
+        writer
+            .bytes
+            .reserve_exact(PREFIX_BYTES + HEADER_BYTES + texts + len);
         let version = header.version();
         writer.raw(&[version, flags, 0, 0, 0, 0]);
         header.write(&mut writer);
