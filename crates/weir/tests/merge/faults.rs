@@ -65,7 +65,7 @@ impl Clock {
 
 type Environment = Vec<(&'static str, String)>;
 
-fn borrowed(environment: &Environment) -> Vec<(&str, &str)> {
+fn borrowed<'a>(environment: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
     let all = environment.iter();
     all.map(|(name, value)| (*name, value.as_str())).collect()
 }
@@ -80,7 +80,7 @@ struct Source {
 }
 
 impl Source {
-    fn new(number: usize, directory: &Path, log: &Path, environment: &Environment) -> Source {
+    fn new(number: usize, directory: &Path, log: &Path, environment: &[(&'static str, String)]) -> Source {
         let directory = directory.join(format!("agent{number}"));
         std::fs::create_dir(&directory).unwrap();
         let own = directory.display();
@@ -93,7 +93,7 @@ impl Source {
         let mut source = Source {
             number,
             config,
-            environment: environment.clone(),
+            environment: environment.to_vec(),
             directory,
             agent: None,
         };

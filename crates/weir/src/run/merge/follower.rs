@@ -323,8 +323,8 @@ impl Batches {
         if self.is_over {
             return None;
         }
-        running.sequence += 1;
-        let mut batch = Batch::of_fleet(self.bucket, running.sequence);
+        let sequence = running.sequence + 1;
+        let mut batch = Batch::of_fleet(self.bucket, sequence);
         while batch.len() < BATCH_ROWS && batch.bytes() < self.batch_bytes {
             let Some((identity, _, state)) = self.series.next() else {
                 batch.last = true;
@@ -339,6 +339,7 @@ impl Batches {
             batch.push_merged(identity, running.suffix_mask, state);
         }
         batch.rows_of_bucket = self.rows;
+        running.sequence = sequence;
         Some(batch)
     }
 }
