@@ -35,10 +35,10 @@ FAULTS = [
         [
             (
                 FOLLOWER,
-                "                if piece.is_correction() {\n                    let table = late",
+                "                if piece.is_correction() {\n                    late.add",
                 "                let passed = held.newest.insert((String::new(), piece.bucket().1), piece.bucket().0);\n"
                 "                if piece.is_correction() || passed.is_some_and(|passed| passed == piece.bucket().0) {\n"
-                "                    let table = late",
+                "                    late.add",
             )
         ],
     ),
@@ -78,12 +78,12 @@ FAULTS = [
         [
             (
                 FOLLOWER,
-                "                if piece.is_correction() {\n                    let table = late",
+                "                if piece.is_correction() {\n                    late.add",
                 "                let given = self.given.entry(piece.bucket().1).or_insert(i64::MIN);\n"
                 "                let is_past = piece.bucket().0 < *given;\n"
                 "                *given = piece.bucket().0.max(*given);\n"
                 "                if piece.is_correction() || is_past {\n"
-                "                    let table = late",
+                "                    late.add",
             )
         ],
     ),

@@ -127,7 +127,7 @@ const OPEN_BUCKETS: LedgerLine = LedgerLine {
     share: Share::Contexts,
     name: "open_buckets",
     sixty_fourths: 0,
-    parts: &["open_buckets"],
+    parts: &["open_buckets", "results"],
     when_full: "histograms and sets become summaries early; states of new series go into one series per name, new gauges and sets are dropped",
 };
 
@@ -266,6 +266,16 @@ impl Budget {
     /// outputs.
     pub fn batches_of_output(&self, outputs: usize) -> u64 {
         self.of_one(Share::Batches, 2 * (outputs + 1))
+    }
+
+    /// A merge's open buckets.
+    pub fn open_buckets(&self) -> usize {
+        (self.share(Share::Contexts) / 4 * 3) as usize
+    }
+
+    /// The rest of their share is for results that wait for outputs: for each of these as much in the log's client as in front of it.
+    pub fn results_of_output(&self, outputs: usize) -> usize {
+        (self.share(Share::Contexts) / 8 / outputs.max(1) as u64) as usize
     }
 
     /// The initial part of one of `number` holders; see [`divide`].

@@ -10,10 +10,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use weir_aggregate::{BATCH_BYTES, BATCH_ROWS, Batch, Bucket};
-use weir_merge::{CorrectionPolicy, Flush, Follower};
+use weir_aggregate::{BATCH_ROWS, Batch, Bucket};
+use weir_merge::{CorrectionPolicy, Flush, FlushSeries, Follower};
 use weir_output::delivery::{Delivery, OutputState, SavedStates};
-use weir_state::Table;
 
 use super::correction_policy::{corrections, repeats_are};
 use super::place::{PositionFile, StoredSums};
@@ -123,15 +122,18 @@ impl Sending {
         let delivery = self.follower.next(now);
         self.shared.found_damage(self.follower.log().damage());
         let counts = self.follower.counts();
-        self.progress.deleted.store(counts.deleted, Ordering::Relaxed);
-        let Some(delivery) = delivery? else {
+        let lacks = counts.deleted + counts.unreadable;
+        self.progress.deleted.store(lacks, Ordering::Relaxed);
+        self.progress.holds(self.follower.bytes());
+        let Some(mut delivery) = delivery? else {
             return Ok(false);
         };
         if let Err(error) = self.place.begin() {
             self.shared.failed(&format!("state_path: {error}"));
         }
         self.progress.giving(&delivery);
-        if self.give(running, &delivery.flushes) {
+        self.progress.holds(self.follower.bytes() + delivery.bytes);
+        if self.give(running, &mut delivery) {
             self.save_sums(running, &delivery);
             self.progress.delivered(&delivery);
             self.place.end();
@@ -205,15 +207,19 @@ impl Sending {
     }
 
     /// Gives series to the output and waits for their delivery. `false`: the process ends first, or another one gives them.
-    fn give(&mut self, running: &mut Running, flushes: &[Flush]) -> bool {
-        for flush in flushes {
-            let bucket = bucket(flush.start, flush.width);
-            for batch in batches(bucket, &flush.table, running.suffix_mask, &mut running.sequence) {
+    fn give(&mut self, running: &mut Running, delivery: &mut weir_merge::Delivery) -> bool {
+        for flush in std::mem::take(&mut delivery.flushes) {
+            let mut batches = Batches::new(flush, self.budget.batch_bytes());
+            while let Some(batch) = batches.next(running) {
                 if !self.wait_for(running, |delivery| has_room(delivery, &batch)) {
                     return false;
                 }
                 running.output.take(&Arc::new(batch));
             }
+            let counts = batches.series.counts();
+            delivery.corrected += counts.corrected;
+            delivery.not_corrected += counts.not_corrected;
+            self.follower.found_unreadable(counts.unreadable);
         }
         self.progress.waits.store(true, Ordering::Relaxed);
         let is_safe = self.wait_for(running, |delivery| delivery.status().is_safe());
@@ -291,23 +297,49 @@ fn bucket(start: i64, width: u32) -> Bucket {
     }
 }
 
-/// A bucket in the form that outputs take; the last batch ends the flush.
-fn batches(bucket: Bucket, table: &Table, suffix_mask: u32, sequence: &mut u64) -> Vec<Batch> {
-    let mut new = || {
-        *sequence += 1;
-        Batch::of_fleet(bucket, *sequence)
-    };
-    let mut all = Vec::new();
-    let (mut batch, mut rows) = (new(), 0);
-    for (identity, _, state) in table.iter() {
-        if batch.len() >= BATCH_ROWS || batch.bytes() >= BATCH_BYTES {
-            all.push(std::mem::replace(&mut batch, new()));
+/// A bucket in the form that outputs take; the last batch ends the flush. One batch is made when the one before it was taken.
+struct Batches {
+    bucket: Bucket,
+    series: FlushSeries,
+    batch_bytes: usize,
+    rows: u64,
+    is_late: bool,
+    is_over: bool,
+}
+
+impl Batches {
+    fn new(flush: Flush, batch_bytes: usize) -> Self {
+        Batches {
+            bucket: bucket(flush.start, flush.width),
+            is_late: flush.is_late(),
+            series: flush.into_series(),
+            batch_bytes,
+            rows: 0,
+            is_over: false,
         }
-        rows += 1;
-        batch.rows_of_bucket = rows;
-        batch.push_merged(identity.clone(), suffix_mask, state.clone());
     }
-    batch.last = true;
-    all.push(batch);
-    all
+
+    fn next(&mut self, running: &mut Running) -> Option<Batch> {
+        if self.is_over {
+            return None;
+        }
+        let sequence = running.sequence + 1;
+        let mut batch = Batch::of_fleet(self.bucket, sequence);
+        while batch.len() < BATCH_ROWS && batch.bytes() < self.batch_bytes {
+            let Some((identity, _, state)) = self.series.next() else {
+                batch.last = true;
+                self.is_over = true;
+                // Nothing of a correction is for this output.
+                if self.is_late && self.rows == 0 {
+                    return None;
+                }
+                break;
+            };
+            self.rows += 1;
+            batch.push_merged(identity, running.suffix_mask, state);
+        }
+        batch.rows_of_bucket = self.rows;
+        running.sequence = sequence;
+        Some(batch)
+    }
 }

@@ -12,7 +12,7 @@ use weir_merge::{Plan, Settings};
 use weir_units::counted;
 
 use weir_admin::{AdminServer, AdminSource as _, Callers, ConnectionLimits};
-use weir_agent::budget::{Budget, Share};
+use weir_agent::budget::Budget;
 use weir_agent::run::{outputs_runtime, reporting, second_stop};
 use weir_agent::signals::{Request, Signals};
 use weir_system::config::{Config, Inputs, Loaded};
@@ -43,6 +43,9 @@ const SENT: &str = "sent";
 /// Time limit of one call to brokers.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The part of the memory of open buckets that records take before they are merged.
+const RECORDS_PART: usize = 16;
+
 /// The owner has a turn at least this often; otherwise it is stuck.
 const TURN_MAX: Duration = Duration::from_secs(10);
 
@@ -50,7 +53,8 @@ const TURN_MAX: Duration = Duration::from_secs(10);
 pub fn open_for_output(config: &Config, output: &str) -> Result<FleetLog, Failure> {
     let merge = config.merge.as_ref();
     let merge = merge.ok_or_else(|| Failure::usage("no merge is configured"))?;
-    let log = FleetLog::open_for_output(&member(config, &merge.log), output);
+    let read_ahead = Budget::new(config).results_of_output(config.outputs.len());
+    let log = FleetLog::open_for_output(&member(config, &merge.log, read_ahead), output);
     log.map_err(|error| Failure::runtime(format!("log: {error}")))
 }
 
@@ -67,10 +71,11 @@ fn connection(reader: &LogReader) -> Connection {
     weir_output::kafka::connection(&reader.log, &reader.group, LOG_TIMEOUT)
 }
 
-/// The connection of this process as a member of the groups.
-fn member(config: &Config, reader: &LogReader) -> Connection {
+/// The connection of this process as a member of the groups. `read_ahead`: bytes.
+fn member(config: &Config, reader: &LogReader, read_ahead: usize) -> Connection {
     let mut connection = connection(reader);
     if let Connection::Kafka(brokers) = &mut connection {
+        brokers.read_ahead = read_ahead;
         brokers.instance = reader.static_member.then(|| instance(config));
     }
     connection
@@ -128,14 +133,14 @@ fn control(
         .merge
         .as_ref()
         .ok_or_else(|| Failure::usage("no merge is configured"))?;
-    let log = of_connection(&member(config, &merge.log))?;
+    let budget = Budget::new(config);
+    let log = of_connection(&member(config, &merge.log, budget.open_buckets() / RECORDS_PART))?;
     // Runs while this is the only thread, after the last step that needs the dropped rights.
     let sandbox = sandbox::enter(loaded, weir_system::config::file(inputs).as_deref());
     logging
         .write()
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
     let outputs = outputs_runtime()?;
-    let budget = Budget::new(config);
     let shared = Arc::new(Shared::default());
     let directory = directory_of_sent(config)?;
     let threads = sending::start(config, &budget, directory, outputs.handle(), &shared)?;
@@ -166,8 +171,7 @@ fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
 fn settings(config: &Config, budget: &Budget) -> Settings {
     let mut settings = Settings {
         plan: Plan::new(1),
-        // The rest is for results that wait for outputs.
-        memory: (budget.share(Share::Contexts) / 4 * 3) as usize,
+        memory: budget.open_buckets(),
         hash_seed: std::hash::RandomState::new().hash_one(0),
         ..Settings::default()
     };

@@ -32,6 +32,7 @@ pub fn start(
     let at = directory.display().to_string();
     place::directory(&directory).map_err(|error| Failure::runtime(format!("{at}: {error}")))?;
     let patience = (merge.grace + PATIENCE).as_millis() as i64;
+    let room = budget.results_of_output(config.outputs.len());
     let mut threads = Vec::new();
     for output in &config.outputs {
         let name = output.name.clone();
@@ -45,7 +46,7 @@ pub fn start(
             },
             budget: budget.of_output(&config.outputs),
             handle: handle.clone(),
-            follower: Follower::new(log, CorrectionPolicy::default(), patience),
+            follower: Follower::new(log, CorrectionPolicy::default(), patience, room),
             place: PositionFile::new(&directory, &name),
             progress,
             shared: shared.clone(),

@@ -56,9 +56,11 @@ pub struct OutputProgress {
     pub repeated: AtomicU64,
     pub corrected: AtomicU64,
     pub not_corrected: AtomicU64,
-    /// Results that the log deleted before this output had them.
+    /// Results that this output lacks: the log deleted them before, or they are unreadable.
     pub deleted: AtomicU64,
     pub waits: AtomicBool,
+    /// Bytes of results that wait for it in this process.
+    results: AtomicU64,
     /// The end of the oldest bucket that is being given; zero for none.
     giving: AtomicI64,
     partitions: AtomicU64,
@@ -226,6 +228,13 @@ impl Shared {
         report
     }
 
+    /// Bytes of results that wait for outputs in this process.
+    pub fn bytes_of_results(&self) -> u64 {
+        let state = lock(&self.state);
+        let bytes = state.sent.iter().map(|sent| sent.results.load(Ordering::Relaxed));
+        bytes.sum()
+    }
+
     pub fn add_output(&self, progress: Arc<OutputProgress>) {
         lock(&self.state).sent.push(progress);
     }
@@ -265,6 +274,11 @@ impl OutputProgress {
     /// The output has all results of this many commits of this process.
     pub fn read_all(&self, commits: u64) {
         self.read.store(commits + 1, Ordering::Relaxed);
+    }
+
+    /// So many bytes of results wait for the output.
+    pub fn holds(&self, bytes: usize) {
+        self.results.store(bytes as u64, Ordering::Relaxed);
     }
 
     /// The output is given this, and has none of it yet.

@@ -60,6 +60,8 @@ impl View {
         };
         health::fill_program(&mut status);
         status.memory.parts.insert("open_buckets".into(), bytes);
+        let results = self.shared.bytes_of_results();
+        status.memory.parts.insert("results".into(), results);
         let mut fullest = Vec::new();
         for outputs in self.shared.outputs() {
             fullest.extend(outputs.fullest());

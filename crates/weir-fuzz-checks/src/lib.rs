@@ -15,7 +15,7 @@ use weir_output::json_lines::LinesEncoder;
 use weir_protocol::{
     Message, ParseOptions, encode_check, encode_event, encode_metric, parse_line, parse_packet,
 };
-use weir_state::{Bounds, Header, Record, Table, decode_body};
+use weir_state::{Bounds, Header, Record, RecordSeries, Table, decode_body};
 
 mod admin;
 mod columns;
@@ -130,7 +130,9 @@ pub fn origin(bytes: &[u8]) {
 
 /// Bytes are looked at as a record, and as the body of one, which no checksum stands before.
 pub fn state(bytes: &[u8]) {
-    check_record(Record::decode(bytes));
+    let decoded = Record::decode(bytes);
+    assert_eq!(decoded.as_ref().map(Record::len).ok(), series_one_by_one(bytes));
+    check_record(decoded);
     let header = Header {
         bucket_start: 1_700_000_000,
         bucket_width: 10,
@@ -138,6 +140,15 @@ pub fn state(bytes: &[u8]) {
         ..Header::default()
     };
     check_record(decode_body(header, bytes.to_vec()));
+}
+
+/// Number of series of a record that is read one series at a time.
+fn series_one_by_one(bytes: &[u8]) -> Option<usize> {
+    let (mut series, mut count) = (RecordSeries::decode(bytes).ok()?, 0);
+    while series.next_series().ok()?.is_some() {
+        count += 1;
+    }
+    Some(count)
 }
 
 fn check_record(decoded: Result<Record, weir_state::Error>) {

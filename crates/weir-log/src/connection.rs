@@ -37,6 +37,8 @@ pub struct Brokers {
     pub session_timeout: Duration,
     /// Names a static member of the groups: its partitions stay with it while it restarts within that time.
     pub instance: Option<String>,
+    /// Bytes that the client library reads ahead, of this many partitions together.
+    pub read_ahead: usize,
     /// Further settings of the client library. They come last.
     pub properties: Properties,
 }
@@ -54,6 +56,7 @@ impl Default for Brokers {
             timeout: Duration::from_secs(10),
             session_timeout: Duration::from_secs(10),
             instance: None,
+            read_ahead: 64 << 20,
             properties: Properties::default(),
         }
     }

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::texts::{Texts, make_room};
 
 /// Tag of the series for states that find no room.
-const OVERFLOW_TAG: &str = "weir_overflow:true";
+pub(crate) const OVERFLOW_TAG: &str = "weir_overflow:true";
 
 /// Name of the series for names that find no room either.
 const OVERFLOW_NAME: &str = "weir_overflow";

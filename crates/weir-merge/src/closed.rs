@@ -1,7 +1,8 @@
 //! The closed buckets of a stream.
 
-/// Ranges that are kept apart. With more the two oldest become one.
-const RANGES_MAX: usize = 8;
+/// Ranges that are kept apart. With more the two that are nearest to each other become one: if they were closed while the clock was ahead,
+/// buckets between them will be late.
+const RANGES_MAX: usize = 64;
 
 /// A range shorter than this, in seconds, may come from a clock that was wrong for a while.
 const TRUSTED: i64 = 3600;
@@ -58,8 +59,10 @@ impl ClosedBuckets {
         let at = self.0.partition_point(|range| range.0 < from);
         self.0.insert(at, (from, to));
         if self.0.len() > RANGES_MAX {
-            let oldest = self.0.remove(0);
-            self.0[0].0 = oldest.0;
+            let gap = |at: &usize| self.0[*at + 1].0.saturating_sub(self.0[*at].1);
+            let nearest = (0..RANGES_MAX).min_by_key(gap).unwrap_or(0);
+            let (from, _) = self.0.remove(nearest);
+            self.0[nearest].0 = from;
         }
     }
 
@@ -107,6 +110,20 @@ mod tests {
         assert!(closed.is_trusted(3800));
     }
 
+    /// Clocks of agents and log that were wrong in many ways, and late data of those times.
+    #[test]
+    fn many_steps_of_the_clock_close_nothing_between_them() {
+        let mut closed = ClosedBuckets::default();
+        closed.add(0, 100);
+        for number in 0..20 {
+            closed.add(1000 + number * 3600, 1010 + number * 3600);
+        }
+        assert_eq!(closed.end(100), Some(100));
+        for bucket in (100..1000).step_by(10) {
+            assert!(!closed.contain(bucket, bucket));
+        }
+    }
+
     #[test]
     fn the_number_of_ranges_is_bounded() {
         let mut closed = ClosedBuckets::default();
@@ -117,6 +134,10 @@ mod tests {
         }
         assert!(closed.contain(55, 0));
         assert!(closed.contain(9905, 0));
+        let before = closed.ranges();
+        closed.add(9920, 9930);
+        let joined = (9900, 9930);
+        assert_eq!(closed.ranges(), [&before[..RANGES_MAX - 1], &[joined]].concat());
         assert!(!closed.contain(9950, 0));
         assert_eq!(ClosedBuckets::restore(vec![(1, 2), (2, 3)]), None);
         assert_eq!(ClosedBuckets::restore(vec![(2, 1)]), None);

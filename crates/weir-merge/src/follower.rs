@@ -10,83 +10,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use weir_protocol::Kind;
-use weir_state::{Bounds, Facts, Identity, Record, State, Table};
+use weir_state::Identity;
 
 use crate::Plan;
+use crate::delivery::{Correction, CorrectionPolicy, Delivery, Flush, LateSeries, ResultSeries};
 use crate::log::{Assignment, CommitError, Log};
 use crate::results::{BucketResult, Occasion};
 
-/// Bytes of results that are read ahead of each partition.
+/// Bytes of results that are read at once, and that an output of sums reads ahead of each partition.
 const READ_BYTES: usize = 1 << 20;
-
-/// An output's treatment of late records for a bucket that it already has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Correction {
-    /// It shows sums: they rise in the next bucket.
-    InNextBucket,
-    /// Its receivers add up points of equal times: the difference is sent with the time of its bucket.
-    AtItsTime,
-    /// Its receivers replace points of equal times: a difference would replace the full value.
-    None,
-}
-
-/// The additions that an output can make to a bucket that it already has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CorrectionPolicy {
-    /// It shows sums since its start.
-    pub adds_up: bool,
-    /// Kinds that its receivers add up at equal times.
-    pub counters: bool,
-    pub distributions: bool,
-    pub histograms: bool,
-}
-
-impl CorrectionPolicy {
-    /// Gauges and sets cannot be added to.
-    pub fn correction(&self, kind: Kind) -> Correction {
-        let can_add = match kind {
-            Kind::Counter => self.counters,
-            Kind::Distribution => self.distributions,
-            Kind::Histogram | Kind::Timing => self.histograms,
-            _ => false,
-        };
-        match (self.adds_up, kind) {
-            (true, Kind::Gauge | Kind::Set) => Correction::None,
-            (true, _) => Correction::InNextBucket,
-            (false, _) if can_add => Correction::AtItsTime,
-            (false, _) => Correction::None,
-        }
-    }
-}
-
-/// Series with the time of their bucket.
-#[derive(Debug)]
-pub struct Flush {
-    pub start: i64,
-    pub width: u32,
-    pub table: Table,
-}
-
-/// The next data of the output. [`Follower::delivered`] stores the positions behind it.
-#[derive(Debug, Default)]
-pub struct Delivery {
-    /// In this order.
-    pub flushes: Vec<Flush>,
-    /// Start and width of the closed buckets in it.
-    pub buckets: BTreeSet<(i64, u32)>,
-    /// Late series in it, and those that this output cannot take.
-    pub corrected: u64,
-    pub not_corrected: u64,
-    /// Partition, generation, and number behind the last result.
-    positions: Vec<(u32, u64, u64)>,
-}
-
-impl Delivery {
-    /// For each partition, its generation and the number behind its last result.
-    pub fn positions(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        self.positions.iter().copied()
-    }
-}
 
 /// One output and its part of the log.
 #[derive(Debug)]
@@ -95,8 +27,12 @@ pub struct Follower<L> {
     policy: CorrectionPolicy,
     /// Milliseconds for which an output of sums waits for other partitions.
     patience: i64,
+    /// Bytes of results that wait, and of late series, above which no more are read than the next bucket of a partition.
+    room: usize,
     plan: Option<Plan>,
     held: BTreeMap<u32, HeldResults>,
+    /// The partition that is read first: the last one that found no room.
+    first: u32,
     /// Partitions whose position was not read yet, with their generation.
     assigned: BTreeMap<u32, u64>,
     /// For each width, the start of the newest bucket given.
@@ -146,9 +82,9 @@ struct Piece {
 /// Series for the next bucket of an output of sums, although their own was given.
 #[derive(Debug, Default)]
 struct Late {
-    table: Table,
-    /// Their members cannot be added to those of another bucket: the newest set counts.
-    sets: BTreeMap<Identity, (Facts, State)>,
+    series: LateSeries,
+    /// The last set of the last result: a large one continues in the next result.
+    last_set: Option<Identity>,
     bucket: Option<(i64, u32)>,
     since: Option<i64>,
     corrected: u64,
@@ -190,6 +126,11 @@ impl HeldResults {
     fn clear(&mut self) {
         self.waiting.clear();
         self.bytes = 0;
+    }
+
+    /// Whether the first result is whole: its parts are given together.
+    fn has_result(&self) -> bool {
+        self.waiting.iter().any(Piece::is_last_part)
     }
 
     /// The oldest whole bucket.
@@ -246,14 +187,17 @@ impl HeldResults {
 }
 
 impl<L: Log> Follower<L> {
-    /// `log`: as this output sees it. `patience`: milliseconds for which an output of sums waits for a partition that is behind.
-    pub fn new(log: L, policy: CorrectionPolicy, patience: i64) -> Self {
+    /// `log`: as this output sees it. `patience`: milliseconds for which an output of sums waits for a partition that is behind. `room`: bytes
+    /// of results that wait, and of late series.
+    pub fn new(log: L, policy: CorrectionPolicy, patience: i64, room: usize) -> Self {
         Follower {
             log,
             policy,
             patience,
+            room: room.max(1),
             plan: None,
             held: BTreeMap::new(),
+            first: 0,
             assigned: BTreeMap::new(),
             given: BTreeMap::new(),
             awaited: None,
@@ -273,6 +217,20 @@ impl<L: Log> Follower<L> {
 
     pub fn counts(&self) -> FollowerCounts {
         self.counts
+    }
+
+    /// Bytes of results that wait here, and of late series, estimated.
+    pub fn bytes(&self) -> usize {
+        self.waiting_bytes() + self.late.series.bytes()
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.held.values().map(|held| held.bytes).sum()
+    }
+
+    /// Counts results of a delivery that could not be read to their end.
+    pub fn found_unreadable(&mut self, results: u64) {
+        self.counts.unreadable += results;
     }
 
     /// The position of each partition that this process gives to the output.
@@ -356,64 +314,66 @@ impl<L: Log> Follower<L> {
     }
 
     fn read(&mut self) -> Result<(), L::Error> {
-        let mut failed = None;
-        for (partition, held) in &mut self.held {
-            while held.wants(self.policy.adds_up) {
-                match read_one(&mut self.log, *partition, held, &mut self.counts) {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => {
-                        failed = failed.or(Some(error));
-                        break;
-                    }
-                }
-            }
+        let waiting = self.waiting_bytes();
+        let mut reading = Reading {
+            log: &mut self.log,
+            counts: &mut self.counts,
+            ahead: (self.room / self.held.len().max(1)).min(READ_BYTES),
+            adds_up: self.policy.adds_up,
+            left: self.room.saturating_sub(waiting),
+            full_at: None,
+            failed: None,
+        };
+        let first = self.first;
+        for (partition, held) in self.held.range_mut(first..) {
+            reading.read(*partition, held);
         }
+        for (partition, held) in self.held.range_mut(..first) {
+            reading.read(*partition, held);
+        }
+        let Reading { full_at, failed, .. } = reading;
+        self.first = full_at.unwrap_or(first);
         failed.map_or(Ok(()), Err)
     }
 
     /// The next bucket of each partition, and corrections before it.
     fn next_of_each(&mut self) -> Option<Delivery> {
-        let (mut closed, mut late) = (BTreeMap::new(), BTreeMap::new());
-        let mut delivery = Delivery::default();
+        let mut closed: BTreeMap<(i64, u32), Vec<BucketResult>> = BTreeMap::new();
+        let (mut late, mut delivery) = (LateResults::default(), Delivery::default());
         for (partition, held) in &mut self.held {
             let mut bucket = None;
+            late.next_partition();
             while let Some(piece) = held.waiting.front() {
-                if bucket.is_some_and(|bucket| piece.is_correction() || bucket != piece.bucket()) {
+                let is_next = bucket.is_some_and(|bucket| piece.is_correction() || bucket != piece.bucket());
+                if is_next || !held.has_result() {
                     break;
                 }
                 let Some(piece) = held.pop() else {
                     break;
                 };
                 held.taken = piece.after;
-                let Some(record) = record(&piece, &mut self.counts) else {
-                    continue;
-                };
+                delivery.bytes += piece.bytes;
                 if piece.is_correction() {
-                    let table = late
-                        .entry(piece.bucket())
-                        .or_insert_with(|| Table::new(Bounds::NONE));
-                    correct(table, &piece, &record, &self.policy, &mut delivery);
+                    late.add(piece);
                     continue;
                 }
                 delivery.buckets.insert(piece.bucket());
                 bucket = Some(piece.bucket());
-                let table = closed
-                    .entry(piece.bucket())
-                    .or_insert_with(|| Table::new(Bounds::NONE));
-                for (identity, facts, state) in series(&piece.result.tenant, &record) {
-                    table.add(identity, facts, state);
-                }
+                closed.entry(piece.bucket()).or_default().push(piece.result);
             }
             if held.taken > held.stored {
                 delivery.positions.push((*partition, held.generation, held.taken));
             }
         }
-        let flush = |((start, width), table)| Flush { start, width, table };
-        let late = late
+        let policy = self.policy;
+        let late = late.flushes.into_iter().flat_map(|(bucket, flushes)| {
+            let flushes = flushes.into_iter();
+            flushes.map(move |results| Flush::late(bucket, results, policy))
+        });
+        let closed = closed
             .into_iter()
-            .filter(|(_, table): &(_, Table)| !table.is_empty());
-        delivery.flushes = late.chain(closed).map(flush).collect();
+            .map(|(bucket, results)| Flush::new(bucket, results, LateSeries::default()));
+        delivery.flushes = late.chain(closed).collect();
         (!delivery.positions.is_empty()).then_some(delivery)
     }
 
@@ -426,26 +386,19 @@ impl<L: Log> Follower<L> {
             Some(_) => return None,
             None => self.late_bucket(now)?,
         };
-        let mut table = Table::new(Bounds::NONE);
-        self.take_late(Some(((start, width), &mut table)), now);
-        let mut late = std::mem::take(&mut self.late);
-        for (identity, facts, state) in late.table.into_series() {
-            table.add(identity, facts, state);
-        }
-        let known: Vec<Identity> = table.iter().map(|(identity, ..)| identity.clone()).collect();
-        late.sets
-            .retain(|identity, _| known.binary_search(identity).is_err());
-        for (identity, (facts, state)) in late.sets {
-            table.add(identity, facts, state);
-        }
+        let (mut results, bytes) = (Vec::new(), self.waiting_bytes());
+        self.take_late(Some(((start, width), &mut results)), now);
+        let late = std::mem::take(&mut self.late);
+        let bytes = bytes - self.waiting_bytes() + late.series.bytes();
         self.given.insert(width, start);
         self.awaited = None;
         let held = self.held.iter().filter(|(_, held)| held.taken > held.stored);
         Some(Delivery {
-            flushes: vec![Flush { start, width, table }],
+            flushes: vec![Flush::new((start, width), results, late.series)],
             buckets: late.buckets,
             corrected: late.corrected,
             not_corrected: late.not_corrected,
+            bytes,
             positions: held
                 .map(|(partition, held)| (*partition, held.generation, held.taken))
                 .collect(),
@@ -453,7 +406,7 @@ impl<L: Log> Follower<L> {
     }
 
     /// Takes what is due: corrections, buckets older than those given, and this bucket.
-    fn take_late(&mut self, mut bucket: Option<((i64, u32), &mut Table)>, now: i64) {
+    fn take_late(&mut self, mut bucket: Option<((i64, u32), &mut Vec<BucketResult>)>, now: i64) {
         for held in self.held.values_mut() {
             while let Some(front) = held.waiting.front() {
                 let (start, width) = front.bucket();
@@ -461,26 +414,22 @@ impl<L: Log> Follower<L> {
                 let is_due = bucket.as_ref().is_some_and(|(due, _)| (start, width) == *due);
                 let is_behind = given.is_some_and(|given| start <= given) && !held.goes_back();
                 let is_old = front.is_correction() || is_behind || held.is_left_ahead();
-                // The parts of a result stay together.
-                let is_whole = held.waiting.iter().any(Piece::is_last_part);
-                if !is_whole || !(is_due || is_old) {
+                if !held.has_result() || !(is_due || is_old) {
                     break;
                 }
                 let Some(piece) = held.pop() else {
                     break;
                 };
                 held.take(&piece);
-                let Some(record) = record(&piece, &mut self.counts) else {
-                    continue;
-                };
                 match &mut bucket {
-                    Some((_, table)) if !piece.is_correction() && is_due => {
+                    Some((_, results)) if !piece.is_correction() && is_due => {
                         self.late.buckets.insert(piece.bucket());
-                        for (identity, facts, state) in series(&piece.result.tenant, &record) {
-                            table.add(identity, facts, state);
-                        }
+                        results.push(piece.result);
                     }
-                    _ => self.late.take(&piece, &record, &self.policy, now),
+                    _ => {
+                        let is_whole = self.late.take(&piece, &self.policy, now);
+                        self.counts.unreadable += u64::from(!is_whole);
+                    }
                 }
             }
         }
@@ -501,7 +450,7 @@ impl<L: Log> Follower<L> {
         };
         self.awaited = Some((bucket, since));
         let ahead = newest.saturating_sub(start).saturating_mul(1000);
-        let is_over = now - since > self.patience || ahead > self.patience;
+        let is_over = now - since > self.patience || ahead > self.patience || self.is_full();
         let mut is_complete = true;
         for (_, held) in self.held.range_mut(..count) {
             match held.has_whole(start) {
@@ -513,10 +462,16 @@ impl<L: Log> Follower<L> {
         is_complete
     }
 
+    /// Whether late series take so much memory that they cannot wait.
+    fn is_full(&self) -> bool {
+        self.late.series.bytes() > self.room
+    }
+
     /// A bucket for late series, if no other one comes.
     fn late_bucket(&self, now: i64) -> Option<(i64, u32)> {
-        self.late.since.filter(|since| now - since > self.patience)?;
-        let (start, width) = self.late.bucket?;
+        let since = self.late.since?;
+        let is_over = now - since > self.patience || self.is_full();
+        let (start, width) = self.late.bucket.filter(|_| is_over)?;
         let after = self
             .given
             .get(&width)
@@ -543,107 +498,122 @@ impl<L: Log> Follower<L> {
     }
 }
 
-impl HeldResults {
-    /// Whether more has to be read: an output of sums looks ahead, to see whether another partition is far behind.
-    fn wants(&self, adds_up: bool) -> bool {
-        let is_incomplete = self.waiting.back().is_some_and(|piece| !piece.is_last_part());
-        match adds_up {
-            true => is_incomplete || self.bytes < READ_BYTES,
-            false => self.waiting.is_empty(),
+/// A read of all partitions.
+struct Reading<'a, L: Log> {
+    log: &'a mut L,
+    counts: &'a mut FollowerCounts,
+    adds_up: bool,
+    /// Bytes that an output of sums reads ahead of each partition, to see whether another one is far behind.
+    ahead: usize,
+    /// Room for results.
+    left: usize,
+    /// The first partition without room.
+    full_at: Option<u32>,
+    /// The first error.
+    failed: Option<L::Error>,
+}
+
+impl<L: Log> Reading<'_, L> {
+    /// Reads until the partition has a result.
+    fn read(&mut self, partition: u32, held: &mut HeldResults) {
+        while self.wants(held) {
+            // An output of sums needs a bucket of every partition.
+            if self.left == 0 && held.waiting.is_empty() && !self.adds_up {
+                self.full_at.get_or_insert(partition);
+                return;
+            }
+            let before = held.bytes;
+            match self.read_one(partition, held) {
+                Ok(true) => self.left = self.left.saturating_sub(held.bytes - before),
+                Ok(false) => return,
+                // It does not stop the others.
+                Err(error) => {
+                    self.failed.get_or_insert(error);
+                    return;
+                }
+            }
         }
+    }
+
+    fn wants(&self, held: &HeldResults) -> bool {
+        !held.has_result() || self.adds_up && held.bytes < self.ahead
+    }
+
+    /// Reads the next results of a partition. `false`: there are none yet.
+    fn read_one(&mut self, partition: u32, held: &mut HeldResults) -> Result<bool, L::Error> {
+        let oldest = self.log.results_start(partition)?;
+        if oldest > held.read {
+            self.counts.deleted += oldest - held.read;
+            held.read = oldest;
+        }
+        let results = self.log.results(partition, held.read, self.ahead)?;
+        let has_some = !results.is_empty();
+        for (number, bytes) in results {
+            held.read = number + 1;
+            match BucketResult::read(&bytes) {
+                Ok(result) => held.push(Piece {
+                    result,
+                    after: number + 1,
+                    bytes: bytes.len(),
+                }),
+                Err(_) => self.counts.unreadable += 1,
+            }
+        }
+        Ok(has_some)
     }
 }
 
 impl Late {
-    fn take(&mut self, piece: &Piece, record: &Record, policy: &CorrectionPolicy, now: i64) {
+    /// `false`: its last series cannot be read.
+    fn take(&mut self, piece: &Piece, policy: &CorrectionPolicy, now: i64) -> bool {
         self.since.get_or_insert(now);
         self.bucket = self.bucket.max(Some(piece.bucket()));
         let is_correction = piece.is_correction();
         if !is_correction {
             self.buckets.insert(piece.bucket());
         }
-        for (identity, facts, state) in series(&piece.result.tenant, record) {
-            match policy.correction(identity.kind) {
+        let series = ResultSeries::of(&piece.result);
+        let mut before = self.last_set.take().filter(|_| piece.result.part > 0);
+        series.is_some_and(|series| {
+            series.each(|series| match policy.correction(series.0.kind) {
                 Correction::None if is_correction => self.not_corrected += 1,
-                _ if identity.kind == Kind::Set => drop(self.sets.insert(identity, (facts, state))),
-                _ => {
-                    self.corrected += u64::from(is_correction);
-                    self.table.add(identity, facts, state);
+                _ if series.0.kind == Kind::Set => {
+                    let continues = before.take().is_some_and(|before| before == series.0);
+                    self.last_set = Some(series.0.clone());
+                    self.series.put_set(series, continues);
                 }
-            }
-        }
+                _ => {
+                    before = None;
+                    self.corrected += u64::from(is_correction);
+                    self.series.add(series);
+                }
+            })
+        })
     }
 }
 
-/// Reads the next results of a partition. `false`: there are none yet.
-fn read_one<L: Log>(
-    log: &mut L,
-    partition: u32,
-    held: &mut HeldResults,
-    counts: &mut FollowerCounts,
-) -> Result<bool, L::Error> {
-    let oldest = log.results_start(partition)?;
-    if oldest > held.read {
-        counts.deleted += oldest - held.read;
-        held.read = oldest;
-    }
-    let results = log.results(partition, held.read, READ_BYTES)?;
-    let has_some = !results.is_empty();
-    for (number, bytes) in results {
-        held.read = number + 1;
-        match BucketResult::read(&bytes) {
-            Ok(result) => held.push(Piece {
-                result,
-                after: number + 1,
-                bytes: bytes.len(),
-            }),
-            Err(_) => counts.unreadable += 1,
-        }
-    }
-    Ok(has_some)
+/// Corrections by bucket. A series comes once in a flush, so another correction of the same bucket in a partition is a flush of its own.
+#[derive(Default)]
+struct LateResults {
+    flushes: BTreeMap<(i64, u32), Vec<Vec<BucketResult>>>,
+    /// By bucket and tenant: flushes with corrections of this partition.
+    of_partition: BTreeMap<((i64, u32), String), usize>,
 }
 
-fn record(piece: &Piece, counts: &mut FollowerCounts) -> Option<Record> {
-    let record = piece.result.record().ok();
-    counts.unreadable += u64::from(record.is_none());
-    record
-}
-
-/// Adds the late series that an output can take.
-fn correct(
-    table: &mut Table,
-    piece: &Piece,
-    record: &Record,
-    policy: &CorrectionPolicy,
-    delivery: &mut Delivery,
-) {
-    for (identity, facts, state) in series(&piece.result.tenant, record) {
-        match policy.correction(identity.kind) {
-            Correction::None => delivery.not_corrected += 1,
-            _ => {
-                delivery.corrected += 1;
-                table.add(identity, facts, state);
-            }
-        }
+impl LateResults {
+    fn next_partition(&mut self) {
+        self.of_partition.clear();
     }
-}
 
-/// Series of different tenants stay apart.
-fn series<'a>(tenant: &str, record: &'a Record) -> impl Iterator<Item = (Identity, Facts, State)> + use<'a> {
-    let tag = (!tenant.is_empty()).then(|| format!("tenant:{tenant}"));
-    record.series().map(move |series| {
-        let (facts, state) = (series.facts, series.state.clone());
-        let mut identity = series.identity();
-        if let Some(tag) = &tag {
-            let tags = identity.tags.iter().map(AsRef::as_ref).chain([tag.as_str()]);
-            identity = Identity::new(
-                identity.kind,
-                &identity.name,
-                identity.host.as_deref(),
-                identity.integration.as_deref(),
-                tags,
-            );
+    fn add(&mut self, piece: Piece) {
+        let key = (piece.bucket(), piece.result.tenant.clone());
+        let number = self.of_partition.entry(key).or_default();
+        // The parts of a result stay together.
+        *number += usize::from(piece.result.part == 0 || *number == 0);
+        let flushes = self.flushes.entry(piece.bucket()).or_default();
+        if flushes.len() < *number {
+            flushes.resize_with(*number, Vec::new);
         }
-        (identity, facts, state)
-    })
+        flushes[*number - 1].push(piece.result);
+    }
 }

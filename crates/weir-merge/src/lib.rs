@@ -9,6 +9,7 @@
 mod agent;
 mod bucket;
 mod closed;
+mod delivery;
 mod follower;
 mod ledger;
 mod log;
@@ -24,7 +25,8 @@ mod stream;
 mod texts;
 mod time;
 
-pub use follower::{Correction, CorrectionPolicy, Delivery, Flush, Follower, FollowerCounts};
+pub use delivery::{Correction, CorrectionPolicy, Delivery, Flush, FlushSeries, Series, SeriesCounts};
+pub use follower::{Follower, FollowerCounts};
 pub use ledger::{Interval, Ledger, Missing};
 pub use log::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Quarantined};
 pub use merge::{Counts, Merge, MergeOutcome, Settings};

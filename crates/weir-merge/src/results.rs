@@ -1,10 +1,13 @@
 //! The encoding of a closed bucket or of a correction.
 
 use serde::{Deserialize, Serialize};
-use weir_state::{Header, Record};
+use weir_state::{Header, Record, RecordSeries};
 
 /// The first byte of a result.
 const VERSION: u8 = 1;
+
+/// The most that a result takes beside its record and its tenant.
+const HEAD_BYTES: usize = 80;
 
 /// The reason for a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +75,9 @@ impl BucketResult {
                 parts,
                 record,
             };
-            postcard::to_extend(&closed, vec![VERSION]).expect("all lengths are known")
+            let mut bytes = Vec::with_capacity(closed.tenant.len() + closed.record.len() + HEAD_BYTES);
+            bytes.push(VERSION);
+            postcard::to_extend(&closed, bytes).expect("all lengths are known")
         })
     }
 
@@ -89,6 +94,11 @@ impl BucketResult {
             return Err(ResultError::Version { found });
         };
         Ok(postcard::from_bytes(rest)?)
+    }
+
+    /// Its series, read one at a time.
+    pub fn series(&self) -> Result<RecordSeries, ResultError> {
+        RecordSeries::decode(&self.record).map_err(ResultError::Record)
     }
 
     /// Its series.

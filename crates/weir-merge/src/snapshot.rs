@@ -84,7 +84,11 @@ impl SavedStream {
 
 impl Snapshot {
     pub fn encode(&self) -> Vec<u8> {
-        let bytes = postcard::to_extend(self, vec![VERSION]);
+        /// About what an agent and the rest take.
+        const AGENT_BYTES: usize = 128;
+        let mut bytes = Vec::with_capacity((self.agents.len() + 2) * AGENT_BYTES);
+        bytes.push(VERSION);
+        let bytes = postcard::to_extend(self, bytes);
         let bytes = bytes.and_then(|bytes| postcard::to_extend(&(&self.closed, &self.hosts), bytes));
         bytes.expect("all lengths are known")
     }

@@ -3,6 +3,7 @@
 // A packer for each thread of the tests.
 #![allow(clippy::disallowed_macros)]
 
+mod follower;
 mod format;
 mod merge;
 mod simulation;

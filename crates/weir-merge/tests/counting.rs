@@ -7,9 +7,12 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use support::results::{ResultsLog, closed};
 use support::{START, Writer, add, message};
-use weir_merge::{BucketResult, Merge, MergeOutcome, Message, Settings};
-use weir_state::{ExactSum, Record, State, THREAD_BYTES, Table};
+use weir_merge::{
+    BucketResult, CorrectionPolicy, Delivery, Follower, Merge, MergeOutcome, Message, Settings,
+};
+use weir_state::{BODY_BYTES_MAX, ExactSum, Record, State, THREAD_BYTES, Table};
 
 struct Counting;
 
@@ -119,4 +122,65 @@ fn a_flood_of_series_stays_within_the_memory() {
     assert!(most > memory as i64 / 2, "{most}: it was never full");
     let bound = memory as i64 * 5 / 4 + read + THREAD_BYTES as i64;
     assert!(most < bound, "{most} of {bound}, of which {read} for reading");
+}
+
+/// Results of outputs: of each partition a bucket that no single result can hold, many times.
+const PARTITIONS: usize = 4;
+const BACKLOG: i64 = 20;
+
+/// The three ways of outputs, each with a part of the memory, and none of them delivers: beside the compressed results of their next bucket
+/// they take their room. Then each reads its series, one result at a time.
+#[test]
+fn outputs_with_a_backlog_stay_within_their_room() {
+    let mut table = Table::default();
+    for number in 0..SERIES {
+        add(&mut table, &format!("requests.of.user.{number}"), 1.0);
+    }
+    let of_bucket = |bucket: i64| closed(START + bucket * 10, &table);
+    let partition: Vec<Vec<u8>> = (0..BACKLOG).flat_map(of_bucket).collect();
+    let bucket = partition.iter().map(Vec::len).sum::<usize>() / BACKLOG as usize;
+    assert!(partition.len() > BACKLOG as usize, "several results each");
+    let policy = |adds_up, counters| CorrectionPolicy {
+        adds_up,
+        counters,
+        ..CorrectionPolicy::default()
+    };
+    let room = 1 << 20;
+    let mut followers = [policy(false, true), policy(false, false), policy(true, false)].map(|policy| {
+        let log = ResultsLog::new(vec![partition.clone(); PARTITIONS]);
+        Follower::new(log, policy, 80_000, room)
+    });
+    let before = LIVE.get();
+    PEAK.set(before);
+    let mut deliveries: Vec<Delivery> = followers
+        .iter_mut()
+        .map(|follower| follower.next(0).unwrap().expect("a bucket"))
+        .collect();
+    let next = PARTITIONS * bucket;
+    let bound = 3 * (room + next) as i64;
+    let held = PEAK.get() - before;
+    assert!(
+        held < bound,
+        "{held} of {bound}, a bucket is {bucket} in each partition"
+    );
+    for (follower, delivery) in followers.iter().zip(&deliveries) {
+        let counted = follower.bytes() + delivery.bytes;
+        assert!(counted <= room + next && counted >= bucket, "{counted}");
+    }
+    for delivery in &mut deliveries {
+        let (before, mut sum) = (LIVE.get(), ExactSum::default());
+        PEAK.set(before);
+        for flush in std::mem::take(&mut delivery.flushes) {
+            for (_, _, state) in flush.into_series() {
+                if let State::Counter(more) = state {
+                    sum.merge(&more);
+                }
+            }
+        }
+        let given = delivery.positions().count() * SERIES as usize;
+        assert_eq!(sum.to_f64(), given as f64);
+        // A body, its compressed bytes, and the places of its texts.
+        let (read, bound) = (PEAK.get() - before, 3 * BODY_BYTES_MAX as i64);
+        assert!(read < bound, "{read} of {bound}");
+    }
 }

@@ -33,7 +33,7 @@ pub use extremes::Extremes;
 pub use gauge::Gauge;
 pub use header::{AgentId, Header, OLDEST_VERSION, Publication, VERSION};
 pub use members::{Distinct, Members};
-pub use record::{BODY_BYTES_MAX, Numbered, Packer, Record, decode_body};
+pub use record::{BODY_BYTES_MAX, Numbered, Packer, Record, RecordSeries, decode_body};
 pub use rows::{ROW_BYTES, Rows, TEXT_BYTES, THREAD_BYTES, encode_rows};
 pub use samples::{Folded, Listed, Samples};
 pub use series::{Facts, Identity, SeriesRef};

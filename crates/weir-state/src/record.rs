@@ -21,6 +21,9 @@ const PUBLISHED: u8 = 4;
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
 
+/// The most that a header takes beside its texts.
+const HEADER_BYTES: usize = 120;
+
 /// A body that is not longer has no shorter form: magic number, header of the frame and header of a block.
 const FRAME_BYTES: usize = 9;
 
@@ -74,6 +77,12 @@ struct Row {
 impl Record {
     /// Reads one record, all of it. Any bytes give a record or an error.
     pub fn decode(bytes: &[u8]) -> Result<Record, Error> {
+        let (header, body) = Record::unpacked(bytes)?;
+        decode_body(header, body)
+    }
+
+    /// Its header and its body as it is before compression.
+    fn unpacked(bytes: &[u8]) -> Result<(Header, Vec<u8>), Error> {
         let mut reader = Reader::new(bytes);
         let (version, flags) = (reader.byte()?, reader.byte()?);
         if !(OLDEST_VERSION..=VERSION).contains(&version) {
@@ -97,8 +106,19 @@ impl Record {
             _ => decompressed(reader.rest(), len)?,
         };
         match body.len() == len {
-            true => decode_body(header, body),
+            true => Ok((header, body)),
             false => Err(Error::Compression),
+        }
+    }
+
+    /// Without series yet.
+    fn new(header: Header) -> Self {
+        Record {
+            header,
+            body: Vec::new(),
+            texts: Vec::new(),
+            tags: Vec::new(),
+            rows: Vec::new(),
         }
     }
 
@@ -117,7 +137,11 @@ impl Record {
 
     /// By ascending name, kind, host, integration and tags.
     pub fn series(&self) -> impl ExactSizeIterator<Item = SeriesRef<'_, impl Iterator<Item = &str>>> {
-        self.rows.iter().map(|row| SeriesRef {
+        self.rows.iter().map(|row| self.series_of(row))
+    }
+
+    fn series_of<'a>(&'a self, row: &'a Row) -> SeriesRef<'a, impl Iterator<Item = &'a str>> {
+        SeriesRef {
             kind: row.kind,
             name: self.text(row.name),
             host: row.host.map(|host| self.text(host)),
@@ -127,7 +151,7 @@ impl Record {
                 .map(|tag| self.text(*tag)),
             facts: row.facts,
             state: &row.state,
-        })
+        }
     }
 
     /// Its texts by ascending bytes. [`Numbered`] refers to them by their place.
@@ -171,7 +195,6 @@ impl Record {
     }
 
     fn read_series(&mut self, reader: &mut Reader<'_>, used: &mut [bool]) -> Result<(), Error> {
-        const WHAT: &str = "the order of series";
         let count = reader.count(SERIES_BYTES_MIN)?;
         for at in 0..count {
             if at == self.rows.capacity() {
@@ -179,17 +202,27 @@ impl Record {
                 self.rows.reserve_exact((count - at).min(at.max(ROWS_RESERVED)));
             }
             let row = self.read_row(reader, used)?;
-            // Texts ascend, so their numbers compare as they do.
-            if self
-                .rows
-                .last()
-                .is_some_and(|last| self.order(last) >= self.order(&row))
-            {
-                return Err(Error::NotCanonical(WHAT));
-            }
+            self.check_order(&row)?;
             self.rows.push(row);
         }
         Ok(())
+    }
+
+    /// Texts ascend, so their numbers compare as they do.
+    fn check_order(&self, row: &Row) -> Result<(), Error> {
+        let last = self.rows.last();
+        match last.is_some_and(|last| self.order(last) >= self.order(row)) {
+            true => Err(Error::NotCanonical("the order of series")),
+            false => Ok(()),
+        }
+    }
+
+    /// Forgets all series before this one, which is the last.
+    fn keep_only(&mut self, row: Row) {
+        self.tags.drain(..row.tags.0 as usize);
+        let tags = (0, self.tags.len() as u32);
+        self.rows.clear();
+        self.rows.push(Row { tags, ..row });
     }
 
     fn order<'a>(&'a self, row: &Row) -> (u32, Kind, Option<u32>, Option<u32>, &'a [u32]) {
@@ -258,22 +291,72 @@ pub fn decode_body(header: Header, body: Vec<u8>) -> Result<Record, Error> {
         let bytes = body.len() as u64;
         return Err(Error::TooLarge { bytes });
     }
-    let mut record = Record {
-        header,
-        body: Vec::new(),
-        texts: Vec::new(),
-        tags: Vec::new(),
-        rows: Vec::new(),
-    };
+    let mut record = Record::new(header);
     let mut reader = Reader::new(&body);
     record.read_texts(body.len(), &mut reader)?;
     let mut used = vec![false; record.texts.len()];
     record.read_series(&mut reader, &mut used)?;
-    reader.end()?;
+    end(reader, &used)?;
     record.body = body;
+    Ok(record)
+}
+
+/// Nothing follows the last series, and no text is there in vain.
+fn end(reader: Reader<'_>, used: &[bool]) -> Result<(), Error> {
+    reader.end()?;
     match used.iter().all(|used| *used) {
-        true => Ok(record),
+        true => Ok(()),
         false => Err(Error::NotCanonical("the texts")),
+    }
+}
+
+/// The series of a record, read one at a time: beside its body they take the memory of one of them. Any bytes give the series of
+/// [`Record::decode`], or an error at the place where it would find one.
+#[derive(Debug)]
+pub struct RecordSeries {
+    /// With the last series that was read.
+    record: Record,
+    /// Texts that a series has used.
+    used: Vec<bool>,
+    /// The place of the next series in the body, and the number of those left.
+    at: usize,
+    left: usize,
+}
+
+impl RecordSeries {
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let (header, body) = Record::unpacked(bytes)?;
+        let mut record = Record::new(header);
+        let mut reader = Reader::new(&body);
+        record.read_texts(body.len(), &mut reader)?;
+        let left = reader.count(SERIES_BYTES_MIN)?;
+        let at = body.len() - reader.left();
+        let used = vec![false; record.texts.len()];
+        record.body = body;
+        Ok(RecordSeries {
+            record,
+            used,
+            at,
+            left,
+        })
+    }
+
+    /// The next one, in the order of [`Record::series`]; `None` at the end.
+    pub fn next_series(&mut self) -> Result<Option<SeriesRef<'_, impl Iterator<Item = &str>>>, Error> {
+        let body = std::mem::take(&mut self.record.body);
+        let mut reader = Reader::new(&body[self.at..]);
+        let read = match self.left {
+            0 => end(reader, &self.used).map(|()| None),
+            _ => self.record.read_row(&mut reader, &mut self.used).map(Some),
+        };
+        self.at = body.len() - reader.left();
+        self.record.body = body;
+        let Some(row) = read? else { return Ok(None) };
+        self.left -= 1;
+        self.record.check_order(&row)?;
+        self.record.keep_only(row);
+        let mut series = self.record.rows.iter().map(|row| self.record.series_of(row));
+        Ok(series.next())
     }
 }
 
@@ -315,7 +398,12 @@ impl Packer {
         let flags = flag(compressed.is_some(), COMPRESSED)
             | flag(header.is_open, OPEN)
             | flag(header.publication.is_some(), PUBLISHED);
+        let len = compressed.as_ref().map_or(body.len(), Vec::len);
+        let texts = header.tenant.len() + header.host.len();
         let mut writer = Writer::default();
+        writer
+            .bytes
+            .reserve_exact(PREFIX_BYTES + HEADER_BYTES + texts + len);
         let version = header.version();
         writer.raw(&[version, flags, 0, 0, 0, 0]);
         header.write(&mut writer);

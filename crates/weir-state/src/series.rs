@@ -36,6 +36,13 @@ impl Identity {
         }
     }
 
+    /// Bytes that it holds beside itself, about: each text has an allocation of its own.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        const TEXT_BYTES: usize = 16;
+        let texts: usize = self.texts().map(|text| text.len() + TEXT_BYTES).sum();
+        texts + self.tags.len() * size_of::<Box<str>>()
+    }
+
     /// All its texts.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
         let one = std::iter::once(&self.name);

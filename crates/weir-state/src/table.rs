@@ -10,7 +10,12 @@ use crate::{AgentId, Bounds, Facts, Header, Identity, Packer, Record, State};
 pub struct Table {
     bounds: Bounds,
     series: BTreeMap<Identity, TableEntry>,
+    /// Bytes of identities and states beside themselves.
+    heap: usize,
 }
+
+/// Bytes of an entry: half of a node of the tree may be unused.
+const ENTRY_BYTES: usize = 2 * (size_of::<Identity>() + size_of::<TableEntry>());
 
 #[derive(Clone, Debug)]
 struct TableEntry {
@@ -29,7 +34,13 @@ impl Table {
         Table {
             bounds,
             series: BTreeMap::new(),
+            heap: 0,
         }
+    }
+
+    /// Bytes held, estimated.
+    pub fn bytes(&self) -> usize {
+        self.series.len() * ENTRY_BYTES + self.heap
     }
 
     pub fn len(&self) -> usize {
@@ -46,15 +57,37 @@ impl Table {
         match self.series.entry(identity) {
             std::collections::btree_map::Entry::Vacant(place) => {
                 state.keep_within(&self.bounds);
+                self.heap += place.key().heap_bytes() + state.heap_bytes();
                 place.insert(TableEntry { facts, state });
             }
             std::collections::btree_map::Entry::Occupied(mut mine) => {
                 let mine = mine.get_mut();
+                let before = mine.state.heap_bytes();
                 mine.facts.merge(facts);
                 let merged = mine.state.merge(&state, &self.bounds);
+                self.heap = (self.heap + mine.state.heap_bytes()).saturating_sub(before);
                 debug_assert!(merged, "kinds are part of an identity");
             }
         }
+    }
+
+    /// Takes out a series.
+    pub fn remove(&mut self, identity: &Identity) -> Option<(Facts, State)> {
+        let (identity, entry) = self.series.remove_entry(identity)?;
+        self.removed(&identity, &entry);
+        Some((entry.facts, entry.state))
+    }
+
+    /// Takes out the first series.
+    pub fn pop_first(&mut self) -> Option<(Identity, Facts, State)> {
+        let (identity, entry) = self.series.pop_first()?;
+        self.removed(&identity, &entry);
+        Some((identity, entry.facts, entry.state))
+    }
+
+    fn removed(&mut self, identity: &Identity, entry: &TableEntry) {
+        let bytes = identity.heap_bytes() + entry.state.heap_bytes();
+        self.heap = self.heap.saturating_sub(bytes);
     }
 
     /// Adds all series of a record.

@@ -8,7 +8,7 @@ use weir_sketch::Sketch;
 use weir_sketch::hll::HyperLogLog;
 use weir_state::{
     AgentId, Bounds, Catalogue, Distribution, Error, ExactSum, Facts, Gauge, Header, Identity, Members,
-    Packer, Publication, Record, Samples, SeriesName, State, Table, VERSION,
+    Packer, Publication, Record, RecordSeries, Samples, SeriesName, State, Table, VERSION,
 };
 
 const BOUNDS: Bounds = Bounds {
@@ -529,6 +529,16 @@ fn a_decompression_bomb_is_refused() {
     }
 }
 
+/// The series of a record that is read one series at a time.
+fn one_by_one(bytes: &[u8]) -> Result<Table, Error> {
+    let (mut series, mut table) = (RecordSeries::decode(bytes)?, Table::new(Bounds::NONE));
+    while let Some(one) = series.next_series()? {
+        let (facts, state) = (one.facts, one.state.clone());
+        table.add(one.identity(), facts, state);
+    }
+    Ok(table)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
@@ -554,9 +564,13 @@ proptest! {
                 _ => drop(body.remove(at)),
             }
         }
+        let bytes = Packer::default().pack(&record.header, &body);
+        let (decoded, one_by_one) = (Record::decode(&bytes), one_by_one(&bytes));
+        prop_assert_eq!(one_by_one.as_ref().err(), decoded.as_ref().err());
         if let Ok(read) = weir_state::decode_body(record.header.clone(), body.clone()) {
             let mut again = Table::new(Bounds::NONE);
             again.add_record(&read);
+            prop_assert!(one_by_one.unwrap().iter().eq(again.iter()));
             let written = records(&again);
             let written = Record::decode(&written[0]).unwrap();
             prop_assert_eq!(written.body(), &body);

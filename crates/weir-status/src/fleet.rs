@@ -273,7 +273,7 @@ pub struct SentRow {
     /// Corrected series that were delivered, and those that this output cannot correct.
     pub corrected: u64,
     pub not_corrected: u64,
-    /// Results that the log deleted before the output had them, at most.
+    /// Results that the output lacks: the log deleted them before, at most, or they are unreadable.
     pub deleted: u64,
     /// The event the output waits for; meanwhile it reads no results.
     pub waits: bool,

@@ -368,9 +368,9 @@ tables! {
         /// Time since the end of the oldest bucket that an output waits to deliver, or else of the last one that it has delivered.
         gauge("weir_fleet_sent_lag_seconds", "fleet.sent[].lag_seconds", "seconds"),
             Normal("Two to eight buckets; more when the backend is slow: results wait in the log."), |row| Some(row.lag_seconds);
-        /// Results that the log deleted before an output had them, at most.
+        /// Results that an output lacks: the log deleted them before, at most, or they are unreadable.
         counter("weir_fleet_sent_deleted_results_total", "fleet.sent[].deleted", "results"),
-            Problem("The output was dead for longer than the log keeps results: a longer retention of the topic keeps them."), |row| Some(row.deleted as f64);
+            Problem("The output was dead for longer than the log keeps results: a longer retention of the topic keeps them. A newer program wrote unreadable ones: upgrade the merges first."), |row| Some(row.deleted as f64);
         /// Buckets delivered again to an output, because it was unknown whether it had received them.
         counter("weir_fleet_sent_again_buckets_total", "fleet.sent[].repeated", "buckets"),
             Normal("The previous process was killed. `repeats_are` in the status shows how the backend treats repeats."), |row| Some(row.repeated as f64);

@@ -14,8 +14,12 @@ use rdkafka::{Offset, Timestamp, TopicPartitionList};
 use super::client::{self, LastFailure};
 use crate::{Brokers, Error};
 
-/// Maximum bytes of one partition that wait to be read.
-const WAITING_KILOBYTES: &str = "8192";
+/// Bytes of one partition that wait to be read: a smaller number would be a request for each few records.
+const WAITING_LEAST: usize = 64 << 10;
+const WAITING_MOST: usize = 8 << 20;
+
+/// Bytes of one partition in an answer. A larger message comes alone.
+const ANSWER_MOST: usize = 4 << 20;
 
 /// The header with the time at which an agent sent a record: Unix milliseconds, eight bytes, little-endian.
 pub(crate) const SENT: &str = "weir-sent";
@@ -90,11 +94,13 @@ struct ReadPosition {
 impl Reader {
     pub fn open(brokers: &Brokers, last_failure: &LastFailure) -> Result<Self, Error> {
         let mut config = client::reading(brokers, &format!("{}-reader", brokers.group));
+        let waiting = brokers.read_ahead / brokers.partitions.max(1) as usize;
+        let waiting = waiting.clamp(WAITING_LEAST, WAITING_MOST);
         config
             .set("isolation.level", "read_committed")
             .set("enable.partition.eof", "true")
-            .set("queued.max.messages.kbytes", WAITING_KILOBYTES)
-            .set("fetch.message.max.bytes", "4194304")
+            .set("queued.max.messages.kbytes", (waiting >> 10).to_string())
+            .set("fetch.message.max.bytes", waiting.min(ANSWER_MOST).to_string())
             .set("fetch.wait.max.ms", "100")
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.error.backoff.ms", "100");

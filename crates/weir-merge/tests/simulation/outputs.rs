@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use weir_merge::{BucketResult, CorrectionPolicy, Delivery, Follower, Occasion};
-use weir_protocol::Kind;
-use weir_state::{ExactSum, Record, State, Table};
+use weir_merge::{BucketResult, CorrectionPolicy, Delivery, Follower, Occasion, Series};
+use weir_state::{ExactSum, Record, State};
 
 use super::world::{Group, OTHER, Shared, SimulatedLog, World};
 
@@ -35,6 +34,10 @@ pub const POLICIES: [CorrectionPolicy; 3] = [
 
 /// Milliseconds that the output of sums waits for a partition.
 const PATIENCE: i64 = 80_000;
+
+/// Bytes for results that wait: for all, or for less than one.
+const ROOM: usize = 1 << 20;
+const NO_ROOM: usize = 100;
 
 /// The receiver of one output.
 #[derive(Debug)]
@@ -78,6 +81,7 @@ impl Sending {
             owner,
             output: Some(output),
         };
+        let room = if world.borrow().has_room { ROOM } else { NO_ROOM };
         Sending {
             group: if owner == OTHER {
                 Group::Other
@@ -85,7 +89,7 @@ impl Sending {
                 Group::First
             },
             output,
-            follower: Follower::new(log, POLICIES[output], PATIENCE),
+            follower: Follower::new(log, POLICIES[output], PATIENCE, room),
             under_way: None,
         }
     }
@@ -130,7 +134,8 @@ impl Sending {
                         *receiver.disturbances.entry(range.partition).or_default() += 1;
                     }
                 }
-                receiver.accept(&world, &under_way.delivery, &under_way.ranges, policy);
+                let UnderWay { delivery, ranges, .. } = under_way;
+                receiver.accept(&world, delivery, ranges, policy);
                 under_way.is_accepted = true;
             }
             Some(under_way) => {
@@ -163,7 +168,13 @@ impl Receiver {
     }
 
     /// It accepts exactly what the results say.
-    fn accept(&mut self, world: &World, delivery: &Delivery, ranges: &[Range], policy: &CorrectionPolicy) {
+    fn accept(
+        &mut self,
+        world: &World,
+        delivery: &mut Delivery,
+        ranges: &[Range],
+        policy: &CorrectionPolicy,
+    ) {
         let mut expected = Vec::new();
         for range in ranges {
             let results = &world.of(self.group)[range.partition as usize].decoded;
@@ -174,6 +185,11 @@ impl Receiver {
                 expected.push(&results[at]);
             }
         }
+        let flushes = std::mem::take(&mut delivery.flushes);
+        let flushes: Vec<(i64, Vec<Series>)> = flushes
+            .into_iter()
+            .map(|flush| (flush.start, flush.into_series().collect()))
+            .collect();
         let (mut sum, mut found) = (ExactSum::default(), ExactSum::default());
         for (result, record) in expected.iter().copied() {
             let is_late = matches!(result.occasion, Occasion::Late { .. });
@@ -181,11 +197,13 @@ impl Receiver {
                 count(record, &mut sum);
             }
             if !is_late {
-                is_in(result, record, delivery, policy);
+                is_in(result, record, &flushes, policy);
             }
         }
-        for flush in &delivery.flushes {
-            count_table(&flush.table, &mut found);
+        for (_, _, state) in flushes.iter().flat_map(|(_, series)| series) {
+            if let State::Counter(more) = state {
+                found.merge(more);
+            }
         }
         assert_eq!(
             found.to_f64(),
@@ -252,43 +270,24 @@ fn count(record: &Record, sum: &mut ExactSum) {
     }
 }
 
-fn count_table(table: &Table, sum: &mut ExactSum) {
-    for (_, _, state) in table.iter() {
-        if let State::Counter(more) = state {
-            sum.merge(more);
-        }
-    }
-}
-
 /// Every series of a closed bucket reaches the receiver, with its tenant and, but for sums, at its time.
-fn is_in(result: &BucketResult, record: &Record, delivery: &Delivery, policy: &CorrectionPolicy) {
-    let tenant = format!("tenant:{}", result.tenant);
-    for series in record.series() {
-        let identity = series.identity();
-        let is_found = delivery.flushes.iter().any(|flush| {
-            let is_at_its_time = policy.adds_up || flush.start == result.bucket_start;
+fn is_in(result: &BucketResult, record: &Record, flushes: &[(i64, Vec<Series>)], policy: &CorrectionPolicy) {
+    let tenant = (!result.tenant.is_empty()).then(|| format!("tenant:{}", result.tenant));
+    for wanted in record.series() {
+        let is_found = flushes.iter().any(|(start, series)| {
+            let is_at_its_time = policy.adds_up || *start == result.bucket_start;
             is_at_its_time
-                && flush.table.iter().any(|(found, ..)| {
-                    let has_tenant = found.tags.iter().any(|tag| **tag == *tenant);
-                    (found.kind, &found.name) == (identity.kind, &identity.name)
-                        && has_tenant != result.tenant.is_empty()
+                && series.iter().any(|(found, ..)| {
+                    let of = found.tags.iter().find(|tag| tag.starts_with("tenant:"));
+                    (found.kind, &*found.name) == (wanted.kind, wanted.name)
+                        && of.map(AsRef::as_ref) == tenant.as_deref()
                 })
         });
         assert!(
             is_found,
-            "{} {} of bucket {} of tenant {:?} is absent",
-            kind(identity.kind),
-            identity.name,
-            result.bucket_start,
-            result.tenant
+            "{:?} {} of bucket {} of tenant {:?} is absent",
+            wanted.kind, wanted.name, result.bucket_start, result.tenant
         );
-    }
-}
-
-fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Counter => "counter",
-        _ => "set",
     }
 }
 

@@ -36,6 +36,7 @@ pub struct Partition {
     /// Offsets of records that a reader skips, because a file was damaged.
     pub damaged: BTreeSet<u64>,
     pub generation: u64,
+    /// Without their results.
     pub commits: Vec<Commit>,
     /// The results of all commits, the same decoded, and when each was written.
     pub results: Vec<Vec<u8>>,
@@ -74,6 +75,8 @@ pub struct World {
     /// Owners that receive nothing.
     pub deaf: BTreeSet<usize>,
     pub fenced: u64,
+    /// Outputs have memory for more than the next bucket.
+    pub has_room: bool,
     /// Prints what happens, to find the cause of a failure.
     pub is_traced: bool,
 }
@@ -96,6 +99,7 @@ impl World {
             news_of_outputs: BTreeMap::new(),
             deaf: BTreeSet::new(),
             fenced: 0,
+            has_room: seed % 4 != 1,
             is_traced: std::env::var_os("WEIR_SIMULATION_TRACE").is_some(),
         }))
     }
@@ -341,7 +345,12 @@ impl Log for SimulatedLog {
         at.results.extend_from_slice(&commit.results);
         at.decoded.extend(decoded(&commit.results));
         at.written.resize(at.results.len(), now);
-        at.commits.push(commit.clone());
+        at.commits.push(Commit {
+            results: Vec::new(),
+            quarantined: commit.quarantined.clone(),
+            snapshot: commit.snapshot.clone(),
+            offset: commit.offset,
+        });
         match world.random.one_in(world.faults.commit_unheard) {
             true => Err(Unreachable.into()),
             false => Ok(()),

@@ -1,6 +1,8 @@
 //! Records in the form that an agent publishes.
 #![allow(dead_code)]
 
+pub mod results;
+
 use std::cell::RefCell;
 
 use weir_merge::{BucketResult, Message};

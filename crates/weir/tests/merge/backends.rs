@@ -190,3 +190,52 @@ fn case_10_results_of_a_killed_merge_are_sent_again_and_reported() {
     );
     assert_eq!(again, Some(1.0));
 }
+
+/// Twenty buckets of more series than a table of them has room for, and three outputs that refuse connections: the process stays within its
+/// budget, beside what it takes without records.
+/// In the gate: `weir-merge` outputs_with_a_backlog_stay_within_their_room.
+#[test]
+#[ignore = "nightly: resident memory of a debug build"]
+fn three_dead_outputs_with_a_backlog_stay_within_the_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 4, 100);
+    let mut text = "memory: 64MiB\noutputs:\n  prometheus: {enabled: false}\n".to_owned();
+    for name in ["one", "two", "three"] {
+        text += &format!("  {name}: {{type: graphite, address: 'tcp://127.0.0.1:1'}}\n");
+    }
+    let config = config(&fleet.directory, &text);
+    let idle = Merge::start(directory.path(), &config);
+    let before = idle.peak_memory();
+    assert!(idle.stop().0.success());
+    let (buckets, series) = (20, 30_000);
+    let mut agent = Agent::new(1, 1);
+    for bucket in 0..buckets {
+        let all = (0..series).map(|number| {
+            let tags = [
+                format!("service:checkout-{}", number % 20),
+                format!("endpoint:/api/v1/resource/{number}"),
+                format!("region:eu-west-{}", number % 3),
+                format!("version:1.2.{}", number % 7),
+            ];
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            counter("requests", &tags, 1.0)
+        });
+        fleet.publish(&mut agent, bucket, all.collect());
+    }
+    let merge = Merge::start(directory.path(), &config);
+    until("every output waits, and all buckets closed", || {
+        let fleet = merge.fleet();
+        let sent = fleet["sent"].as_array().cloned().unwrap_or_default();
+        sent.len() == 3
+            && sent.iter().all(|row| row["waits"] == true)
+            && fleet["closed_buckets"] == 4 * buckets
+    });
+    let status = merge.status();
+    assert_eq!(status["fleet"]["states"]["merged"], buckets * series, "{status}");
+    assert_eq!(status["fleet"]["overflowed_states"], 0, "{status}");
+    assert!(status["memory"]["used"].as_u64() < status["memory"]["budget"].as_u64());
+    let grown = (merge.peak_memory() - before) >> 20;
+    assert!(grown < 64 * 5 / 4, "{grown} MiB more than without records");
+    // With the rest of its grace period each output tries in vain.
+    merge.kill();
+}
