@@ -45,8 +45,7 @@ test-packages: deps dist
 
 ## test-quick: unit and property tests of the crates without processes, and the command line; little time once it is built
 test-quick:
-	$(CARGO) nextest run --workspace --features weir/kafka --locked \
-	  -E 'kind(lib) or kind(bin) or package(/weir-(protocol|context|ingest|state|merge|config|history)$$/) or test(/^command_line::/)'
+	scripts/gate.py quick
 
 ## site: all pages as a static site with search, in dist/site, every link checked (needs cmark-gfm, which `make deps` installs)
 site:
@@ -57,7 +56,7 @@ check-quick:
 	scripts/gate.py check format prose repository dependencies clippy
 
 ## check: format and lint, cheapest first; then changed tests up to 20 times beside busy loops
-check: deps
+check: deps page
 	scripts/gate.py check
 
 ## bench: ratios to the floor of this machine, with their spread; also in results/budget.json (ARGS="--row budget-1k --runs 9")

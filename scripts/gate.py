@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Runs the parts of `make check`, `make test` or `make nightly` beside each other, and says what took how long.
 
-    scripts/gate.py check|test|nightly [PART ...]
+    scripts/gate.py check|test|quick|nightly [PART ...]
 
 `test` is the gate: what is deterministic or waits for an event. Rust tests run in one pool of nextest, and the parts in other
 languages beside it. Property tests draw from a fixed seed, so that two runs of one tree test the same.
+
+`quick` is the part of it that starts no process.
 
 `nightly` is the rest: tests marked `#[ignore = "nightly: ..."]` one at a time, because they measure this machine, the gate's
 tests again with fresh seeds, faults that are put back into fleets and that their simulation must find, each test in
@@ -34,6 +36,13 @@ LOGS = TARGET / "gate"
 CARGO = os.environ.get("CARGO", "cargo")
 # One set for quick, test and check: another one would compile most dependencies again.
 SELECTION = ["--workspace", "--features", "weir/kafka", "--locked"]
+# The compiler that lints also generates code, so `check` builds what `test` runs. With `cargo clippy` all dependencies would be compiled
+# a second time, for their metadata alone.
+LINTED = {"RUSTC_WORKSPACE_WRAPPER": "clippy-driver", "CLIPPY_ARGS": "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"}
+# Unit and property tests, and the command line.
+QUICK = (
+    "kind(lib) or kind(bin) or package(/weir-(protocol|context|ingest|state|merge|config|history)$/) or test(/^command_line::/)"
+)
 PROGRAM = os.environ.get("WEIR_BIN") or str(TARGET / "debug/weir")
 # A process that another test starts with `--ignored --exact`.
 CHILD = "test(/(^|::)child/)"
@@ -90,13 +99,15 @@ def parts(which):
                 "site": script("bash", "-ec", 'docs/site/build.py "$0"; node docs/site/test.mjs "$0"', str(TARGET / "site")),
             },
             {
-                "clippy": script(CARGO, "clippy", *SELECTION, "--all-targets", "--", "-D", "warnings"),
+                "clippy": script(CARGO, "test", *SELECTION, "--all-targets", "--no-run", "--quiet"),
                 **clients("check"),
                 "web": make("web", "check"),
             },
             {"stress": {"command": ["scripts/stress.sh"], "shown": True}},
         ]
     build = {"build": nextest("--no-run", shown=True)}
+    if which == "quick":
+        return [build, {"rust": nextest("-E", QUICK, shown=True)}]
     packages = script("bash", "-ec", 'packaging/test/units.sh; packaging/test/chart.sh; packaging/test/packed.sh "$WEIR_BIN"')
     if which == "test":
         return [
@@ -233,8 +244,9 @@ def run(which, chosen):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in ("check", "test", "nightly"):
+    if len(sys.argv) < 2 or sys.argv[1] not in ("check", "test", "quick", "nightly"):
         sys.exit(__doc__)
+    os.environ.update(LINTED)
     start = time.monotonic()
     quarantined()
     code = run(sys.argv[1], sys.argv[2:])
