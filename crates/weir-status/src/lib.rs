@@ -1,5 +1,5 @@
-//! What an agent says about itself: its status with the books, its losses and their remedies, its series, its dashboards, and how it
-//! reads one message.
+//! The agent about itself: its status with the books, its losses and their remedies, its series, its dashboards, and how it reads one
+//! message.
 //!
 //! It opens no socket and no file: who shows it, fetches it.
 

@@ -1,5 +1,5 @@
-//! What the operating system gives a process of weir: the files of its configuration, facts about the machine, its rights, its memory, its
-//! log, and system calls.
+//! A process and its operating system: the files of its configuration, facts about the machine, its rights, its memory, its log, and system
+//! calls.
 //!
 //! It knows no metric.
 

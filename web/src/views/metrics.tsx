@@ -96,7 +96,7 @@ function Search({ params, flushes }: { params: URLSearchParams; flushes: number 
           <input
             type="search"
             value={text}
-            placeholder="part of a name, or a pattern with * and ?"
+            placeholder="part of a name, or http.*"
             onInput={(event) => {
               setText((event.target as HTMLInputElement).value);
               setFirst(0);
