@@ -14,7 +14,6 @@ use weir_aggregate::{BATCH_ROWS, Batch, Bucket};
 use weir_merge::{CorrectionPolicy, Flush, FlushSeries, Follower};
 use weir_output::delivery::{Delivery, OutputState, SavedStates};
 
-use super::correction_policy::{corrections, repeats_are};
 use super::place::{PositionFile, StoredSums};
 use super::shared::{OutputProgress, Shared};
 use super::{FleetLog, unix_ms};
@@ -341,5 +340,37 @@ impl Batches {
         batch.rows_of_bucket = self.rows;
         running.sequence = sequence;
         Some(batch)
+    }
+}
+
+/// The kinds that an output can add to a bucket that it already has.
+fn corrections(output_type: &str, output: &Output) -> CorrectionPolicy {
+    let adds_up = match output {
+        Output::Scrape(_) => true,
+        Output::Delivered(_, delivery) => delivery.keeps_state(),
+        Output::Relay(_) => false,
+    };
+    // Files show maximum and percentiles of a histogram, which cannot be added.
+    let (counters, distributions, histograms) = match output_type {
+        "otlp" => (true, true, true),
+        "stdout" | "file" => (true, true, false),
+        "datadog" => (false, true, false),
+        _ => (false, false, false),
+    };
+    CorrectionPolicy {
+        adds_up,
+        counters,
+        distributions,
+        histograms,
+    }
+}
+
+/// The backend's handling of a repeated bucket.
+fn repeats_are(output_type: &str, policy: &CorrectionPolicy) -> &'static str {
+    match output_type {
+        _ if policy.adds_up => "replaced",
+        "graphite" | "influx" => "replaced",
+        "datadog" => "distributions_added_up",
+        _ => "added_up",
     }
 }

@@ -21,7 +21,6 @@ use weir_system::logging::Logging;
 use weir_system::notify::Notify;
 use weir_system::sandbox;
 
-mod correction_policy;
 mod follower;
 mod place;
 mod reading;
