@@ -3,8 +3,6 @@
 //! The page is written in `web/` and built by Node into `web/dist`, which `make` does where Node is. Without it the
 //! agent serves a page that says how to build it.
 
-#![allow(clippy::disallowed_methods, reason = "a build reads and writes files")]
-
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};

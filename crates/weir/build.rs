@@ -1,7 +1,5 @@
 //! Links a static program so that it starts.
 
-#![allow(clippy::disallowed_methods, reason = "a build reads its variables")]
-
 fn main() {
     link_statically();
 }

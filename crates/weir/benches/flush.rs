@@ -2,12 +2,6 @@
 //!
 //! `cargo bench -p weir --bench flush -- [CONTEXTS] [FLUSHES]`: nanoseconds per row, medians over flushes, of one thread and without the
 //! hand-over between threads. Ten messages per context and bucket, as `cargo bench -p weir-ingest` has them. The scrape output has its default settings.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_macros,
-    clippy::disallowed_types,
-    reason = "a benchmark reads the clock and prints"
-)]
 
 use std::time::Instant;
 

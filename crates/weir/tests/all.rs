@@ -2,8 +2,6 @@
 
 // A text may be sent by reference or by value.
 #![allow(clippy::needless_borrows_for_generic_args)]
-// Tests are the world of what they test.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
 

@@ -1,9 +1,6 @@
 //! The admin server on a real socket, with a source that is a double, and its profiles read by the real
 //! `go tool pprof`.
 
-// Tests are the world of what they test.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
-
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
