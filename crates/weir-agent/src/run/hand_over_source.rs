@@ -370,7 +370,7 @@ impl HandOverSource {
         let own = within(channel, |patience| {
             let is_own = self.agent.state_saver.is_independent();
             is_own.then_some(()).or_else(|| {
-                std::thread::sleep(patience.min(LOOK));
+                std::thread::sleep(patience);
                 None
             })
         });
