@@ -22,6 +22,10 @@ const EXPLAINS: Duration = Duration::from_secs(60);
 /// The client library's mark on lines about a connection that failed. A broker that hangs up is only information to it.
 const FAILED_CONNECTION: &str = "FAIL";
 
+/// The client library's guess about a broker that does not answer its first request: all brokers that weir needs know it, but one that is
+/// stopped does not answer.
+const GUESS: &str = ": probably due to broker version";
+
 /// Longest wait of a new client for its token.
 const TOKEN_WAIT: Duration = Duration::from_secs(2);
 
@@ -92,6 +96,7 @@ impl LastFailure {
     fn note(&self, line: &str) {
         // Lines begin with the name of a thread.
         let line = line.rsplit_once("]: ").map_or(line, |(_, line)| line);
+        let line = line.split_once(GUESS).map_or(line, |(line, _)| line);
         if let Ok(mut last) = self.last.lock() {
             *last = Some((Instant::now(), line.trim().to_owned()));
         }
@@ -230,6 +235,20 @@ pub(crate) fn milliseconds(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stopped_broker_is_not_called_an_old_one() {
+        let last_failure = LastFailure::default();
+        last_failure.note(
+            "[thrd:b:9092/1]: b:9092/1: ApiVersionRequest failed: Local: Timed out: probably due to broker version < 0.10 \
+             (see api.version.request configuration) (after 10002ms in state APIVERSION_QUERY)",
+        );
+        let error = last_failure.explain("reading", "timed out").to_string();
+        assert!(
+            error.ends_with("b:9092/1: ApiVersionRequest failed: Local: Timed out"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn a_token_says_when_it_expires() {
