@@ -5,8 +5,10 @@
 //! kill the next process repeats at most one bucket of each partition.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -14,9 +16,9 @@ use weir_aggregate::{BATCH_ROWS, Batch, Bucket};
 use weir_merge::{CorrectionPolicy, Flush, FlushSeries, Follower};
 use weir_output::delivery::{Delivery, OutputState, SavedStates};
 
-use super::place::{PositionFile, StoredSums};
+use super::place::{self, PositionFile, StoredSums};
 use super::shared::{OutputProgress, Shared};
-use super::{FleetLog, unix_ms};
+use super::{FleetLog, open_for_output, unix_ms};
 use weir_agent::budget::Budget;
 use weir_agent::life::Resumed;
 use weir_agent::run::continuity;
@@ -34,19 +36,72 @@ const LISTEN: Duration = Duration::from_secs(1);
 /// Wait before a retry after a failure, and longest wait for results of other processes.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Widths of a default bucket that an output of sums waits for a partition, beyond the grace period.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts the outputs. Each delivers the partitions that the log assigns to it.
+pub fn start(
+    config: &Config,
+    budget: &Budget,
+    directory: PathBuf,
+    handle: &Handle,
+    shared: &Arc<Shared>,
+) -> Result<Vec<JoinHandle<()>>, Failure> {
+    let merge = config.merge.as_ref();
+    let merge = merge.ok_or_else(|| Failure::runtime("no merge is configured"))?;
+    let at = directory.display().to_string();
+    place::directory(&directory).map_err(|error| Failure::runtime(format!("{at}: {error}")))?;
+    let patience = (merge.grace + PATIENCE).as_millis() as i64;
+    let room = budget.results_of_output(config.outputs.len());
+    let mut threads = Vec::new();
+    for output in &config.outputs {
+        let name = output.name.clone();
+        let progress = Arc::new(OutputProgress::new(&name));
+        shared.add_output(progress.clone());
+        let log = open_for_output(config, &name)?;
+        let sending = Sending {
+            config: Config {
+                outputs: vec![output.clone()],
+                ..config.clone()
+            },
+            budget: budget.of_output(&config.outputs),
+            handle: handle.clone(),
+            follower: Follower::new(log, CorrectionPolicy::default(), patience, room),
+            place: PositionFile::new(&directory, &name),
+            progress,
+            shared: shared.clone(),
+            started: Instant::now(),
+            name,
+        };
+        let thread = std::thread::Builder::new().name(format!("to {}", output.name));
+        let started = thread.spawn(move || sending.run());
+        threads.push(started.map_err(|error| Failure::thread(&error))?);
+    }
+    Ok(threads)
+}
+
+/// Waits until every output has finished what it was giving; the next process gives the rest.
+pub fn join(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::error!("a thread that sends results to an output panicked");
+        }
+    }
+}
+
 /// One output of a merge.
-pub struct Sending {
-    pub name: String,
+struct Sending {
+    name: String,
     /// With this output alone.
-    pub config: Config,
+    config: Config,
     /// This output's part.
-    pub budget: Budget,
-    pub handle: Handle,
-    pub follower: Follower<FleetLog>,
-    pub place: PositionFile,
-    pub progress: Arc<OutputProgress>,
-    pub shared: Arc<Shared>,
-    pub started: Instant,
+    budget: Budget,
+    handle: Handle,
+    follower: Follower<FleetLog>,
+    place: PositionFile,
+    progress: Arc<OutputProgress>,
+    shared: Arc<Shared>,
+    started: Instant,
 }
 
 /// The output while this process has partitions of it.

@@ -25,7 +25,6 @@ mod follower;
 mod place;
 mod reading;
 mod report;
-mod sending;
 mod shared;
 mod view;
 
@@ -142,7 +141,7 @@ fn control(
     let outputs = outputs_runtime()?;
     let shared = Arc::new(Shared::default());
     let directory = directory_of_sent(config)?;
-    let threads = sending::start(config, &budget, directory, outputs.handle(), &shared)?;
+    let threads = follower::start(config, &budget, directory, outputs.handle(), &shared)?;
     let names = config.outputs.iter().map(|output| output.name.clone()).collect();
     let reading = Reading::new(log, settings(config, &budget), threads, names, shared.clone());
     let view = View::new(shared.clone(), budget, config.names.hostname.clone(), sandbox);

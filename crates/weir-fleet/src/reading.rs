@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use weir_merge::{Owner, OwnerTurn, Settings};
 
+use super::follower;
 use super::report::{self, Totals};
-use super::sending;
 use super::shared::Shared;
 use super::{FleetLog, unix_ms};
 use weir_system::failure::Failure;
@@ -72,7 +72,7 @@ impl Reading {
         }
         self.owner.set_commit_interval(0);
         self.turn()?;
-        sending::join(std::mem::take(&mut self.threads));
+        follower::join(std::mem::take(&mut self.threads));
         self.report();
         Ok(())
     }

@@ -1,18 +1,21 @@
 //! The messages between two processes when one takes over from the other. `docs/restart.md` has the order.
 
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use rustix::event::EventfdFlags;
 use serde::{Deserialize, Deserializer, Serialize};
+use tokio::sync::watch;
 
 use weir_status::bad_bytes::text;
 
 mod channel;
 pub mod starter;
-mod stop;
 
 pub use channel::{Channel, DESCRIPTORS_MAX, has_ended};
-pub use stop::StopSignal;
 
 /// The socket in the state directory.
 pub fn socket_path(directory: &Path) -> PathBuf {
@@ -149,4 +152,56 @@ pub struct Account {
     pub connections: u64,
     /// TLS connections: they end with the old process.
     pub encrypted: u64,
+}
+
+/// The stop of this process, which ends its waits for another one. Set once, when it is asked to stop.
+#[derive(Clone, Debug)]
+pub struct StopSignal(Arc<StopState>);
+
+#[derive(Debug)]
+struct StopState {
+    since: watch::Sender<Option<Instant>>,
+    /// Readable from then on.
+    event: OwnedFd,
+}
+
+impl StopSignal {
+    pub fn new() -> io::Result<StopSignal> {
+        Ok(StopSignal(Arc::new(StopState {
+            since: watch::Sender::new(None),
+            event: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })))
+    }
+
+    pub fn set(&self) {
+        self.0.since.send_modify(|since| {
+            since.get_or_insert_with(Instant::now);
+        });
+        // It fails only if the counter is full, and then it is readable too.
+        let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+    }
+
+    pub fn since(&self) -> Option<Instant> {
+        *self.0.since.borrow()
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.since().is_some()
+    }
+
+    /// Completes when `work` does, or this is set.
+    pub async fn limit<F: Future>(&self, work: F) {
+        let mut since = self.0.since.subscribe();
+        tokio::select! {
+            _ = work => {}
+            _ = since.wait_for(Option::is_some) => {}
+        }
+    }
+}
+
+/// Readable when it is set.
+impl AsFd for StopSignal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.event.as_fd()
+    }
 }

@@ -74,7 +74,7 @@ pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failur
     for note in &loaded.notes {
         tracing::info!("{note}");
     }
-    if let Err(error) = weir_system::sys::stdio::break_closed_output() {
+    if let Err(error) = weir_system::sys::break_closed_output() {
         tracing::warn!("standard output is closed and cannot be replaced: {error}");
     }
     // Admin and signals need little CPU, so this thread serves both. Outputs have a separate runtime.

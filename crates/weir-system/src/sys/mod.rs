@@ -9,14 +9,14 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub mod cpu;
 pub mod heap;
 pub mod shared;
-pub mod stdio;
 #[cfg(all(target_env = "gnu", target_arch = "x86_64", target_feature = "crt-static"))]
 mod unwinding;
 
@@ -173,6 +173,36 @@ pub fn may(path: &Path, what: May) -> io::Result<()> {
     match unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), mode, libc::AT_EACCESS) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether standard output was closed before the process started.
+static OUTPUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// The standard library puts `/dev/null` where a standard stream is closed, before `main`: to know it, the program has to look
+/// earlier.
+// SAFETY: the loader calls each function of this section once, before `main`, in C's convention. This one makes a system call and
+// stores a flag; it needs nothing that is set up later.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look;
+
+extern "C" fn look() {
+    // SAFETY: asks about a descriptor by its number, whether it is open or not.
+    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+    OUTPUT_WAS_CLOSED.store(flags < 0, Ordering::Relaxed);
+}
+
+/// Makes writes to a standard output that was closed at the start fail like writes to a pipe without reader: their data is lost.
+pub fn break_closed_output() -> io::Result<()> {
+    if !OUTPUT_WAS_CLOSED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let (_, writer) = io::pipe()?;
+    // SAFETY: both numbers are of open descriptors, and nothing owns the second's old file: the standard library refers to it by number.
+    match unsafe { libc::dup2(writer.as_raw_fd(), libc::STDOUT_FILENO) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 
