@@ -29,7 +29,8 @@ SERIES = 1000
 HIGH_RATE, LOW_RATE, RUBY_RATE = 1_000_000, 200_000, 150_000
 # The last bucket of a run ends and is delivered.
 SETTLE_SECONDS = 13
-TICK = os.sysconf("SC_CLK_TCK")
+# An agent without load, before each run: its cost is not the load's.
+IDLE_SECONDS = 3
 
 # weir reads WEIR_ variables as settings, and clients read those of an agent.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("WEIR_", "DD_", "STATSD_"))}
@@ -169,9 +170,11 @@ class Nothing
   def telemetry = Hash.new(0)
 end
 client = Nothing.new
-unless ARGV[4] == "nothing"
-  sink = StatsD::Instrument::BatchedSink.for_addr(address)
-  client = StatsD::Instrument::Client.new(sink: sink)
+unless address == "nothing"
+  columns = address if address.start_with?("http")
+  # Messages about the client itself go as datagrams.
+  sink = StatsD::Instrument::BatchedSink.for_addr(columns ? ARGV[4] : address)
+  client = StatsD::Instrument::Client.new(sink: sink, columns: columns)
 end
 random = Random.new(1)
 values = Array.new(4096) { (10**(3 * random.rand)).round(3) }
@@ -250,9 +253,12 @@ class Intake(http.server.BaseHTTPRequestHandler):
 
 
 def processor_seconds(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICK
+    """Of all threads, in nanoseconds' resolution; the agents end none of theirs."""
+    found = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+            found += int(file.read().split()[0])
+    return found / 1e9
 
 
 def wait(what, condition):
@@ -274,7 +280,7 @@ class Agent:
         with open(self.log, "w") as file:
             self.process = subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         wait(f"{program} listens", lambda: os.path.exists(f"{self.directory}/dsd.sock") or self.has_ended())
-        time.sleep(1)
+        time.sleep(2)
 
     def has_ended(self):
         if self.process.poll() is not None:
@@ -299,13 +305,20 @@ class Row:
     def run(self, port, seconds):
         agent = Agent(self.agent, self.is_weir, port)
         try:
-            before = processor_seconds(agent.process.pid)
-            command = [part.format(address=self.address.format(directory=agent.directory), seconds=seconds) for part in self.command]
+            idle, start = processor_seconds(agent.process.pid), time.monotonic()
+            time.sleep(IDLE_SECONDS)
+            before, began = processor_seconds(agent.process.pid), time.monotonic()
+            idle = (before - idle) / (began - start)
+            command = [
+                part.format(address=self.address.format(directory=agent.directory), directory=agent.directory, seconds=seconds)
+                for part in self.command
+            ]
             told = subprocess.run(command, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True).stdout
             found = json.loads(told)
             time.sleep(SETTLE_SECONDS)
             agent.has_ended()
-            found["agent"] = processor_seconds(agent.process.pid) - before
+            found["idle"] = idle
+            found["agent"] = processor_seconds(agent.process.pid) - before - idle * (time.monotonic() - began)
         finally:
             agent.end()
         self.runs.append(found)
@@ -323,6 +336,7 @@ class Row:
             self.figure(lambda run: 1e9 * run["cpu"] / run["sent"], 0),
             self.figure(lambda run: 1e9 * run["agent"] / run["sent"], 1),
             self.figure(lambda run: 100 * run["agent"] / run["seconds"], 2),
+            self.figure(lambda run: 100 * run["idle"], 2),
             self.figure(lambda run: run["bytes"] / run["sent"], 3),
             self.figure(lambda run: run["rss"] / 1024, 0),
             f"{max(run['lost'] for run in self.runs):,}",
@@ -343,14 +357,21 @@ def programs(directory):
     script = os.path.join(directory, "client.rb")
     with open(script, "w") as file:
         file.write(RUBY)
-    return os.path.join(source, "client"), ["ruby", f"-I{ROOT}/clients/ruby/lib", script]
+    # The gem compiles its extension when it is installed.
+    native = os.path.join(directory, "native")
+    os.makedirs(f"{native}/statsd/instrument")
+    quiet = {"cwd": native, "check": True, "stdout": subprocess.DEVNULL}
+    subprocess.run(["ruby", f"{ROOT}/clients/ruby/ext/weir_statsd/extconf.rb"], **quiet)
+    subprocess.run(["make"], **quiet)
+    shutil.copy(f"{native}/weir_statsd_native.so", f"{native}/statsd/instrument")
+    return os.path.join(source, "client"), ["ruby", f"-I{native}", f"-I{ROOT}/clients/ruby/lib", script]
 
 
 def rows(directory, weir, dogstatsd):
     go, ruby = programs(directory)
     datagrams, columns = "unixgram://{directory}/dsd.sock", "http+unix://{directory}/http.sock"
     in_go = lambda client, rate: [go, client, "{address}", str(rate), "{seconds}", str(SERIES)]
-    in_ruby = [*ruby, "{address}", str(RUBY_RATE), "{seconds}", str(SERIES)]
+    in_ruby = [*ruby, "{address}", str(RUBY_RATE), "{seconds}", str(SERIES), "{directory}/dsd.sock"]
     either = datagrams.replace("unixgram", "unix")
     found = [
         Row("Go, the loop without a client", HIGH_RATE, weir, True, in_go("nothing", HIGH_RATE), columns),
@@ -360,7 +381,7 @@ def rows(directory, weir, dogstatsd):
         Row("Go, datagrams, weir", HIGH_RATE, weir, True, in_go("weir", HIGH_RATE), datagrams),
         Row("Go, datagrams, weir", LOW_RATE, weir, True, in_go("weir", LOW_RATE), datagrams),
         Row("datadog-go, datagrams, weir", LOW_RATE, weir, True, in_go("datadog-go", LOW_RATE), either),
-        Row("Ruby, the loop without a client", RUBY_RATE, weir, True, [*in_ruby, "nothing"], columns),
+        Row("Ruby, the loop without a client", RUBY_RATE, weir, True, in_ruby, "nothing"),
         Row("Ruby, columns, weir", RUBY_RATE, weir, True, in_ruby, columns),
         Row("Ruby, datagrams, weir", RUBY_RATE, weir, True, in_ruby, "{directory}/dsd.sock"),
     ]
@@ -401,10 +422,11 @@ def main():
         f"Recorded by `rig/scripts/record/columns.py` on {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, commit {commit()}"
         + (f", {version([dogstatsd, 'version'])}" if dogstatsd else "") + f", {machine}, {os.cpu_count()} CPUs. "
         f"{SERIES:,} series with three tags, values over three decades, for {options.seconds} s; "
-        f"medians of {options.rounds} alternating runs, with the least and the greatest.",
+        f"medians of {options.rounds} alternating runs, with the least and the greatest. The agent's figures are above those of the same "
+        f"agent without load, which are in their own column.",
         "",
-        "| client and agent | samples a second | process: CPU per sample, ns | agent: CPU per sample, ns | agent: % of a core | bytes per sample | process: memory, MiB | lost |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| client and agent | samples a second | process: CPU per sample, ns | agent: CPU per sample, ns | agent: % of a core | agent without load: % of a core | bytes per sample | process: memory, MiB | lost |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *[row.line() for row in all_rows],
     ]
     print("\n".join(text))

@@ -1,7 +1,13 @@
 package main
 
 import (
+	"io"
+	"math"
 	"math/rand"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -98,7 +104,7 @@ func lostCalls(c client) uint64 {
 	switch c := c.(type) {
 	case *weir.Client:
 		t := c.GetTelemetry()
-		return t.TotalPayloadsDropped + t.TotalDroppedOnReceive
+		return t.TotalPayloadsDropped + t.TotalDroppedOnReceive + c.Stats().Columns.DroppedPoints
 	case *datadog.Client:
 		t := c.GetTelemetry()
 		return t.TotalPayloadsDropped + t.TotalDroppedOnReceive
@@ -274,6 +280,7 @@ func benchmarks() []benchmark {
 			}
 		})
 	})
+	list = append(list, columnsBenchmarks(different, peerDistribution)...)
 	for _, n := range []int{0, 2, 5, 10} {
 		o, d := count(n, nil, nil)
 		add("`Count`, "+strconv.Itoa(n)+" tags", o, d)
@@ -551,4 +558,95 @@ func flushes(b *meter, flush func() error, call func(i int)) {
 		round()
 	}
 	b.stop()
+}
+
+// endpoint is the address of a receiver of columns in this process, which accepts everything. Its work is measured with
+// the client's: one request for each flush.
+var endpoint = sync.OnceValue(func() string {
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		panic(err)
+	}
+	path := filepath.Join(dir, "s")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		panic(err)
+	}
+	accept := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
+	go func() { _ = http.Serve(listener, http.HandlerFunc(accept)) }()
+	return "http+unix://" + path
+})
+
+func oursColumns(b *meter) *weir.Client {
+	c, err := weir.New(endpoint(), weir.WithoutDatagrams(), weir.WithoutOriginDetection(),
+		weir.WithExtendedClientSideAggregation())
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// columnsBenchmarks are calls that end in a sketch of the process. A flush is the end of a window, so a run is one.
+func columnsBenchmarks(different []float64, peer side) []benchmark {
+	handle := func(value func(i int) float64) side {
+		return func(b *meter) {
+			c := oursColumns(b)
+			h := c.NewDistribution(name, tags[:5]...)
+			loop(b, c, func(i, end, step int) {
+				for ; i < end; i += step {
+					h.Observe(value(i))
+				}
+			})
+		}
+	}
+	const series = 1000
+	random, spread := rand.New(rand.NewSource(1)), make([]float64, 4096)
+	for i := range spread {
+		spread[i] = math.Pow(10, 3*random.Float64())
+	}
+	names := namesOf(series)
+	inTurn := func(c *weir.Client, loop func(*meter, client, func(lo, hi, step int)), b *meter) {
+		handles := make([]*weir.Distribution, series)
+		for i := range handles {
+			handles[i] = c.NewDistribution(names[i], tags[:5]...)
+		}
+		observe := func(i, end, step int) {
+			for ; i < end; i += step {
+				handles[i%series].Observe(spread[i*7%len(spread)])
+			}
+		}
+		// Sketches have reached their size after a window or two, and busy series have their lanes.
+		if c.Stats().Columns.Active {
+			for window := 0; window < 2; window++ {
+				observe(0, 5000*series, 1)
+				_ = c.Flush()
+			}
+		}
+		loop(b, c, observe)
+	}
+	peerInTurn := func(b *meter) {
+		c := theirs(b, packTheirs...)
+		loopPaced(b, c, func(i, end, step int) {
+			for ; i < end; i += step {
+				_ = c.Distribution(names[i%series], spread[i*7%len(spread)], tags[:5], 1)
+			}
+		})
+	}
+	return []benchmark{
+		{"distribution handle `Observe`, 5 tags, as columns, against `Distribution`",
+			handle(func(int) float64 { return 12.3456 }), peer},
+		{"distribution handle `Observe` of 1000 different values, as columns, against `Distribution`",
+			handle(func(i int) float64 { return different[i%1000] }), func(b *meter) {
+				c := theirs(b, packTheirs...)
+				loopPaced(b, c, func(i, end, step int) {
+					for ; i < end; i += step {
+						_ = c.Distribution(name, different[i%1000], tags[:5], 1)
+					}
+				})
+			}},
+		{"distribution handle `Observe`, 1000 series in turn, values over three decades, as columns, against " +
+			"`Distribution`", func(b *meter) { inTurn(oursColumns(b), loop, b) }, peerInTurn},
+		{"distribution handle `Observe`, 1000 series in turn, values over three decades, packed, against " +
+			"`Distribution`", func(b *meter) { inTurn(ours(b, packOurs...), loopPaced, b) }, peerInTurn},
+	}
 }
