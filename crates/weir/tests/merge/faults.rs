@@ -65,7 +65,7 @@ impl Clock {
 
 type Environment = Vec<(&'static str, String)>;
 
-fn borrowed(environment: &[(&'static str, String)]) -> Vec<(&str, &str)> {
+fn borrowed<'a>(environment: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
     let all = environment.iter();
     all.map(|(name, value)| (*name, value.as_str())).collect()
 }
