@@ -42,8 +42,8 @@ type lane struct {
 	// ring holds values up to position written. Written by the processor.
 	ring    []float64
 	written uint64
-	// read is the position up to which the reader has taken values. It is in the line of those above: with a thousand busy
-	// series each line is a cache miss.
+	// read is the position up to which the reader has taken values. It is in the cache line of those above: with a
+	// thousand busy series, each line is a cache miss.
 	read atomic.Uint64
 
 	// The values that the reader has taken. Guarded by countMu for counters, by the mutex of the series for values.
