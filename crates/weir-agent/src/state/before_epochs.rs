@@ -39,8 +39,10 @@ fn copy(of: &str) -> tempfile::TempDir {
     );
     let to = tempfile::tempdir().unwrap();
     let unpacked = std::process::Command::new("tar")
-        .args(["-xzf", archive, "--strip-components=1", of, "-C"])
+        .args(["-xzf", archive, "--strip-components=1", "-C"])
         .arg(to.path())
+        // It unpacks what follows.
+        .arg(of)
         .status();
     assert!(unpacked.expect("tar is needed").success());
     to
