@@ -16,7 +16,7 @@ weir=${WEIR_BIN:-}
 "$helm" lint --strict --quiet "$chart"
 render() { "$helm" template release "$chart" --namespace metrics --kube-version 1.30.0 "$@"; }
 file_of() { # NAME: that file of the ConfigMap among the objects on standard input
-  awk -v name="  $1: |" '$0 == name { inside = 1; next } inside && /^ {0,3}[^ ]/ { exit } inside { sub(/^    /, ""); print }'
+  awk -v name="  $1: |" '$0 == name { inside = 1; next } inside && /^ ? ? ?[^ ]/ { exit } inside { sub(/^    /, ""); print }'
 }
 number=0
 case_of() { # NAME KINDS ARGUMENTS...: the rendered objects, and no others
