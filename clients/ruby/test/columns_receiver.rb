@@ -192,6 +192,11 @@ class ColumnsReceiver
     rows.select { |row| row.name == name && row.type == "count" }.sum(&:value)
   end
 
+  # Of all samples.
+  def sum(name)
+    rows.select { |row| row.name == name && row.type == "sketch" }.sum(&:total)
+  end
+
   def samples(name)
     rows.select { |row| row.name == name && row.type == "sketch" }.sum(&:samples)
   end

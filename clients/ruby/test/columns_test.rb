@@ -208,6 +208,74 @@ class ColumnsTest < TestCase
     assert_equal [0, 0], [server.total("count") - 7, receiver.total("as.datagram")]
   end
 
+  # After the first window, samples go to bins in the cells.
+  def test_each_window_has_the_samples_of_its_time
+    receiver = receiver()
+    client = columns_client(receiver.address)
+    handle = client.distribution_handle("handle")
+    [1, 300, 1, 700].each_with_index do |count, round|
+      count.times do |value|
+        handle.record(value)
+        client.distribution("name", -value, tags: { round: round % 2 })
+      end
+      client.distribution("name", 10**30, tags: { round: round % 2 })
+      client.distribution("sampled", 2, sample_rate: 0.25, pre_sampled: true)
+      client.aggregating_core.send(:tick) if round.odd?
+      client.flush
+    end
+    samples = receiver.rows.group_by(&:name).transform_values { |rows| rows.map(&:samples) }
+    assert_equal({ "handle" => [1, 300, 1, 700], "name" => [2, 301, 2, 701], "sampled" => [4] * 4 }, samples)
+    assert_equal [0.0, 44_850.0, 0.0, 244_650.0], receiver.rows.select { |row| row.name == "handle" }.map(&:total)
+    assert_equal 1_002 + 1_006 + 4, client.telemetry[:metrics]
+    assert_equal 4, client.telemetry[:columns_windows]
+  end
+
+  def test_samples_in_bins_wait_for_an_endpoint_that_goes_and_later_ones_do_not
+    status = 200
+    receiver = receiver { status }
+    server = udp_server
+    client = columns_client(receiver.address, server)
+    handle = client.distribution_handle("dist")
+    2.times do
+      handle.record(1)
+      client.flush
+    end
+    handle.record(2)
+    client.aggregating_core.send(:tick)
+    handle.record(4)
+    status = 404
+    logged { client.flush }
+    refute_predicate client.columns, :active?
+    handle.record(8)
+    client.flush(sync: true)
+    wait_until("a datagram") { server.lines.any? { |line| line.start_with?("dist:8|d") } }
+    status = 200
+    hurry(client)
+    wait_until("what waited") { receiver.sum("dist") == 8 }
+    handle.record(16)
+    client.flush
+    assert_equal [24, 1], [receiver.sum("dist"), server.samples("dist")]
+  end
+
+  def test_a_handle_that_changes_its_client_leaves_its_samples_with_the_old_one
+    receivers = Array.new(2) { receiver }
+    clients = receivers.map { |one| columns_client(one.address) }
+    before = StatsD.singleton_client
+    handle = StatsD.distribution_handle("dist")
+    [clients, clients.reverse].each do |turn|
+      turn.each do |client|
+        StatsD.singleton_client = client
+        handle.record(1)
+        client.flush
+        handle.record(10)
+      end
+    end
+    clients.each(&:flush)
+    assert_equal [22, 22], receivers.map { |one| one.sum("dist") }
+  ensure
+    StatsD.singleton_client = before
+  end
+
   def test_nobody_there_means_datagrams_and_another_look_soon
     server = udp_server
     client = columns_client(nobody, server)
@@ -399,6 +467,24 @@ class ColumnsTest < TestCase
     refute_includes Thread.list.map(&:name), "statsd-columns"
   end
 
+  def test_closing_sends_samples_in_bins_and_keeps_no_later_ones
+    receiver = receiver()
+    server = udp_server
+    client = columns_client(receiver.address, server)
+    handle = client.distribution_handle("dist")
+    client.flush
+    3.times do |value|
+      handle.record(value)
+      client.flush if value.zero?
+    end
+    client.shutdown(DEADLINE)
+    assert_equal 3, receiver.samples("dist")
+    handle.record(7)
+    client.flush(sync: true)
+    wait_until("a datagram") { server.samples("dist") == 1 }
+    assert_equal 3, receiver.samples("dist")
+  end
+
   def test_closing_gives_an_agent_that_fails_its_patience_and_no_more
     hung = Queue.new
     receiver = receiver { |request| request.number ? hung.pop : 200 }
@@ -505,19 +591,27 @@ class ColumnsTest < TestCase
     skip "no fork" unless Support::FORKS
     receiver = receiver()
     client = columns_client(receiver.address)
-    client.increment("count")
+    handle = client.distribution_handle("handle")
+    # What is in bins stays with the parent, too.
+    record = lambda do |value|
+      client.increment("count", value)
+      handle.record(value)
+      client.distribution("name", value)
+    end
+    record.call(1)
     client.flush
-    client.increment("count", 10)
+    record.call(10)
+    client.aggregating_core.send(:tick)
     pid = fork do
-      client.increment("count", 100)
+      record.call(100)
       client.flush
       exit!(client.columns.held_bytes.zero? ? 0 : 1)
     end
     assert_predicate Process.wait2(pid)[1], :success?
     client.flush
-    assert_equal 111, receiver.total("count")
+    assert_equal [111] * 3, [receiver.total("count"), receiver.sum("handle"), receiver.sum("name")]
     assert_equal [2, 2], [receiver.payloads.map(&:client).uniq.size, receiver.payloads.count { |one| one.number == 1 }]
-    assert_equal [[1], [1, 2]], receiver.payloads.group_by(&:client).values.map { |of| of.map(&:number) }.sort
+    assert_equal [[1, 2], [1, 2, 3, 4]], receiver.payloads.group_by(&:client).values.map { |of| of.map(&:number) }.sort
   end
 
   EXIT = <<~RUBY

@@ -14,7 +14,9 @@ class ColumnsVectorsTest < TestCase
   def sketch(values = [])
     sketch = Columns::Sketch.new(Keys.table)
     values = values.map(&:to_f)
-    sketch.add_each(Backend.sketch(sketch, values) || [])
+    bins, left = Backend.bins(Keys.table.packed, values)
+    sketch.add_bins(bins) if bins
+    sketch.add_each(left) if left
     sketch
   end
 

@@ -302,7 +302,7 @@ class NativeTest < TestCase
   end
 
   def sketch_state(sketch)
-    [sketch.count, sketch.sum, sketch.min, sketch.max, sketch.bins]
+    [sketch.count, sketch.min, sketch.max, sketch.rest.bins]
   end
 
   def test_sketches_are_those_of_ruby
@@ -312,18 +312,81 @@ class NativeTest < TestCase
     values = Array.new(3_000) { (random.rand - 0.4) * (10.0**random.rand(-12..18)) }
     values.concat(bounds, bounds.map(&:prev_float), bounds.map(&:-@), [0, 5, -7, 0.0, -0.0])
     values.shuffle!(random: random)
-    mine, of_ruby = Array.new(2) { columns::Sketch.new(columns::Keys.table) }
-    values.each_slice(250) do |part|
-      left = Native.sketch(mine, part)
-      mine.add_each(left) if left
-      (part - (left || [])).each { |value| of_ruby.add(value.to_f) }
-      left&.each { |value| of_ruby.add(value.to_f) }
+    # Each number of values has another range of bins, and above some thousands more than a sketch may have.
+    [0, 1, 2, 9, 300, values.size].each do |count|
+      mine, of_ruby = Array.new(2) { columns::Sketch.new(columns::Keys.table) }
+      values.first(count).each_slice(250) do |part|
+        bins, left = Native.bins(columns::Keys.table.packed, part)
+        mine.add_bins(bins) if bins
+        mine.add_each(left) if left
+        part.each { |value| of_ruby.add(value.to_f) }
+      end
+      assert_equal count, mine.count
+      assert_in_delta 1, mine.sum / of_ruby.sum, 1e-6 if count > 1
+      assert_equal sketch_state(of_ruby), sketch_state(mine)
     end
-    assert_equal values.size, mine.count
-    assert_equal sketch_state(of_ruby).values_at(0, 2, 3, 4), sketch_state(mine).values_at(0, 2, 3, 4)
-    assert_in_delta 1, mine.sum / of_ruby.sum, 1e-6
+  end
+
+  def test_ruby_adds_what_bins_do_not_take
+    table = StatsD::Instrument::Columns::Keys.table.packed
     odd = ["3", 10**30, 1e300, Float::NAN]
-    assert_equal odd, Native.sketch(mine, odd.dup.insert(1, 2.0))
-    assert_equal values.size + 1, mine.count
+    assert_equal [nil, odd], Native.bins(table, odd)
+    assert_equal [nil, nil], Native.bins(table, [])
+    bins, left = Native.bins(table, odd.dup.insert(1, 2.0))
+    assert_equal odd, left
+    assert_equal [1, "\xCE\x15".b, "\x01"], bins.encode
+    assert_equal [[1, 2.0], { 1383 => 1 }], [[bins.count, bins.sum], bins.counts]
+    bins.release
+    assert_equal [[0, "", ""], 1], [bins.encode, bins.count]
+    assert_raises(ArgumentError) { Native.bins("x".b.freeze, []) }
+    assert_raises(ArgumentError) { Native.bins(table.dup, []) }
+    assert_raises(TypeError) { Native::SampleCell.new(nil, nil).fill(Object.new) }
+    assert_raises(TypeError) { Native::Bins.new }
+  end
+
+  # Samples of a cell, as `take` and `take_bins` return them, with the number of those in bins.
+  def taken(cell)
+    [cell.take, cell.binned, cell.take_bins&.counts]
+  end
+
+  def test_cells_add_samples_to_bins_when_they_are_told
+    table = StatsD::Instrument::Columns::Keys.table.packed
+    cell = Native::SampleCell.new(nil, nil)
+    [1, "3", 1.0].each { |value| cell.put(value) }
+    # Those that were kept go to bins as well, but for what bins do not take.
+    cell.fill(table)
+    cell.put(-1)
+    assert_equal [["3"], 3, { 1338 => 2, -1338 => 1 }], taken(cell)
+    assert_equal [[], 0, nil], taken(cell)
+    # A range of before that has no place for the new value.
+    [1e9, 1e-9, 1e9].each { |value| cell.put(value) }
+    assert_equal [[], 3, { 2675 => 2, 1 => 1 }], taken(cell)
+    cell.put(5)
+    assert_equal [[], 1], [cell.take, cell.binned]
+    cell.put(5)
+    cell.fill(nil)
+    cell.put(6)
+    assert_equal [[5, 6], 0], [cell.take, cell.binned]
+    assert_equal [1442], cell.take_bins.counts.keys
+    cell.fill(table)
+    cell.put(7)
+    cell.take
+    cell.reset
+    cell.put(8)
+    assert_equal [[8], 0, nil], taken(cell)
+  end
+
+  def test_cells_ask_for_a_flush_only_for_what_bins_do_not_take
+    asked = 0
+    core = Object.new
+    core.define_singleton_method(:max_values) { 4 }
+    core.define_singleton_method(:flush_cell) { |_| asked += 1 }
+    cell = Native::SampleCell.new(nil, nil, core)
+    cell.fill(StatsD::Instrument::Columns::Keys.table.packed)
+    100.times { |value| cell.put(value) }
+    assert_equal 0, asked
+    assert_equal [[], 100], [cell.take, cell.binned]
+    4.times { cell.put("1") }
+    assert_equal 1, asked
   end
 end

@@ -27,6 +27,8 @@ PATIENCE = 60
 SERIES = 1000
 # Samples a second. The second one is what the slowest of the pairs can take.
 HIGH_RATE, LOW_RATE, RUBY_RATE = 1_000_000, 200_000, 150_000
+# As many as one core can.
+ONE_CORE = 0
 # The last bucket of a run ends and is delivered.
 SETTLE_SECONDS = 13
 # An agent without load, before each run: its cost is not the load's.
@@ -162,10 +164,12 @@ func resident() int64 {
 RUBY = """
 require "json"
 require "statsd-instrument"
-address, rate, seconds, series = ARGV[0], *ARGV[1..3].map { |text| Integer(text) }
+kind, address, rate, seconds, series = *ARGV[0..1], *ARGV[2..4].map { |text| Integer(text) }
 # A client that does nothing, for the cost of the loop itself.
 class Nothing
   def distribution(*, **) = nil
+  def distribution_handle(*, **) = self
+  def record(_value) = nil
   def shutdown(*) = nil
   def telemetry = Hash.new(0)
 end
@@ -173,7 +177,7 @@ client = Nothing.new
 unless address == "nothing"
   columns = address if address.start_with?("http")
   # Messages about the client itself go as datagrams.
-  sink = StatsD::Instrument::BatchedSink.for_addr(columns ? ARGV[4] : address)
+  sink = StatsD::Instrument::BatchedSink.for_addr(columns ? ARGV[5] : address)
   client = StatsD::Instrument::Client.new(sink: sink, columns: columns)
 end
 random = Random.new(1)
@@ -183,11 +187,23 @@ tags = Array.new(series) { |i| ["env:prod", "region:eu-west-1", "shard:#{i % 16}
 cpu = -> { Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) }
 now = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) }
 sleep(10 - Time.now.to_f % 10)
+handles = Array.new(series) { |i| client.distribution_handle(names[i], tags: tags[i]) } if kind == "handles"
 before, start, sent = cpu.call, now.call, 0
 (1..).each do |turn|
-  (rate / 100).times do
-    client.distribution(names[sent % series], values[sent * 7 % 4096], tags: tags[sent % series])
-    sent += 1
+  if handles
+    1000.times do
+      handles[sent % series].record(values[sent * 7 % 4096])
+      sent += 1
+    end
+  else
+    (rate / 100).times do
+      client.distribution(names[sent % series], values[sent * 7 % 4096], tags: tags[sent % series])
+      sent += 1
+    end
+  end
+  if rate.zero?
+    break if now.call - start >= seconds
+    next
   end
   break if turn >= seconds * 100
   wait = turn / 100.0 - (now.call - start)
@@ -332,7 +348,7 @@ class Row:
     def line(self):
         cells = [
             self.name,
-            f"{self.rate:,}",
+            f"{self.rate:,}" if self.rate else self.figure(lambda run: run["sent"] / run["seconds"], 0),
             self.figure(lambda run: 1e9 * run["cpu"] / run["sent"], 0),
             self.figure(lambda run: 1e9 * run["agent"] / run["sent"], 1),
             self.figure(lambda run: 100 * run["agent"] / run["seconds"], 2),
@@ -371,7 +387,7 @@ def rows(directory, weir, dogstatsd):
     go, ruby = programs(directory)
     datagrams, columns = "unixgram://{directory}/dsd.sock", "http+unix://{directory}/http.sock"
     in_go = lambda client, rate: [go, client, "{address}", str(rate), "{seconds}", str(SERIES)]
-    in_ruby = [*ruby, "{address}", str(RUBY_RATE), "{seconds}", str(SERIES), "{directory}/dsd.sock"]
+    in_ruby = lambda kind, rate: [*ruby, kind, "{address}", str(rate), "{seconds}", str(SERIES), "{directory}/dsd.sock"]
     either = datagrams.replace("unixgram", "unix")
     found = [
         Row("Go, the loop without a client", HIGH_RATE, weir, True, in_go("nothing", HIGH_RATE), columns),
@@ -381,9 +397,12 @@ def rows(directory, weir, dogstatsd):
         Row("Go, datagrams, weir", HIGH_RATE, weir, True, in_go("weir", HIGH_RATE), datagrams),
         Row("Go, datagrams, weir", LOW_RATE, weir, True, in_go("weir", LOW_RATE), datagrams),
         Row("datadog-go, datagrams, weir", LOW_RATE, weir, True, in_go("datadog-go", LOW_RATE), either),
-        Row("Ruby, the loop without a client", RUBY_RATE, weir, True, in_ruby, "nothing"),
-        Row("Ruby, columns, weir", RUBY_RATE, weir, True, in_ruby, columns),
-        Row("Ruby, datagrams, weir", RUBY_RATE, weir, True, in_ruby, "{directory}/dsd.sock"),
+        Row("Ruby, the loop without a client", RUBY_RATE, weir, True, in_ruby("names", RUBY_RATE), "nothing"),
+        Row("Ruby, columns, weir", RUBY_RATE, weir, True, in_ruby("names", RUBY_RATE), columns),
+        Row("Ruby, datagrams, weir", RUBY_RATE, weir, True, in_ruby("names", RUBY_RATE), "{directory}/dsd.sock"),
+        Row("Ruby, the loop of handles without a client", ONE_CORE, weir, True, in_ruby("handles", ONE_CORE), "nothing"),
+        Row("Ruby, handles, columns, weir", ONE_CORE, weir, True, in_ruby("handles", ONE_CORE), columns),
+        Row("Ruby, handles, datagrams, weir", ONE_CORE, weir, True, in_ruby("handles", ONE_CORE), "{directory}/dsd.sock"),
     ]
     if dogstatsd:
         name = "datadog-go, datagrams, the Datadog Agent's dogstatsd"
@@ -405,6 +424,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--only", default="", help="rows whose names begin with this")
     parser.add_argument("--page", help="also write the table to this file, behind its line `<!-- figures -->`")
     options = parser.parse_args()
     weir = os.environ.get("WEIR_BIN", os.path.join(ROOT, "target/release/weir"))
@@ -412,7 +432,7 @@ def main():
     intake = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Intake)
     threading.Thread(target=intake.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as directory:
-        all_rows = rows(directory, weir, dogstatsd)
+        all_rows = [row for row in rows(directory, weir, dogstatsd) if row.name.startswith(options.only)]
         for turn in range(options.rounds):
             for row in all_rows[:: -1 if turn % 2 else 1]:
                 row.run(intake.server_port, options.seconds)

@@ -1,6 +1,6 @@
 /*
- * The hot parts of the client: finding the cell of a context, adding to it, writing numbers as text, joining
- * messages into packets, and handing packets to the kernel.
+ * The hot parts of the client: finding the cell of a context, adding to it or to the bins of its sketch, writing numbers
+ * as text, joining messages into packets, and handing packets to the kernel.
  *
  * Everything here runs under the global interpreter lock except `send_all`, and no function lets go of it between
  * reading and writing a cell or a queue. Cells and queues are therefore shared by all threads. Whatever is not a
@@ -20,10 +20,221 @@
 
 static VALUE wire;
 static ID id_exact, id_number, id_sum, id_flush_cell, id_deliver, id_abandoned, id_max_values, id_put;
-static ID id_counts, id_table, id_count, id_ivar_sum, id_ivar_min, id_ivar_max;
 static ID id_head_bytes, id_tail_bytes, id_queue, id_append;
 static VALUE void_value;
 static uint64_t last_stamp;
+
+/* ---- bins of a sketch ---------------------------------------------------------------------------- */
+
+/* The keys of bins whose boundaries are known, and of their negative twins. */
+enum { KEYS_MAX = 4199 };
+
+/* Bins of a sketch that hold more keys than this are the business of Ruby, which joins the lowest. */
+enum { BINS_MAX = 4096 };
+
+/* Bins come and go in groups of neighbours, so that the range of a sketch is seldom made larger. */
+enum { BINS_GROUP = 32 };
+
+/* The bins of one series between two moments: a count for each key of a range. */
+struct bins {
+  uint32_t *counts;
+  /* The first key of the range, and how many it has; without counts, it has none yet, but those of before. */
+  int32_t first, length, length_before;
+  int64_t count;
+  double sum, min, max;
+  const double *bounds;
+};
+
+static void bins_clear(struct bins *bins) {
+  *bins = (struct bins){.min = INFINITY, .max = -INFINITY, .bounds = bins->bounds};
+}
+
+/* The key of a value that is not negative: the logarithm is right but for the neighbour, and the boundaries decide.
+ * Larger than KEYS_MAX for values beyond the last boundary. */
+static inline int32_t bins_key(double value, const double *bounds) {
+  static const double ln_gamma = 0.015504186535965254;
+  if (!(value >= bounds[0])) return 0;
+  if (value >= bounds[KEYS_MAX]) return KEYS_MAX + 1;
+  int32_t key = (int32_t)(log(value) / ln_gamma + 1338.5);
+  if (key < 1) key = 1;
+  if (key > KEYS_MAX) key = KEYS_MAX;
+  if (value >= bounds[key]) return key + 1;
+  return value < bounds[key - 1] ? key - 1 : key;
+}
+
+/* Makes the range large enough for a key and for the keys of before. */
+static void bins_widen(struct bins *bins, int32_t key) {
+  int32_t group = (key + KEYS_MAX) / BINS_GROUP * BINS_GROUP - KEYS_MAX;
+  int32_t first = group, end = group + BINS_GROUP;
+  int32_t length = bins->counts ? bins->length : bins->length_before;
+  if (length) {
+    if (bins->first < first) first = bins->first;
+    if (bins->first + length > end) end = bins->first + length;
+  }
+  uint32_t *counts = ZALLOC_N(uint32_t, (size_t)(end - first));
+  if (bins->counts) memcpy(counts + (bins->first - first), bins->counts, (size_t)length * sizeof(*counts));
+  xfree(bins->counts);
+  bins->counts = counts;
+  bins->first = first;
+  bins->length = end - first;
+}
+
+/* The range of the bins that are used, for the bins that come after. */
+static void bins_trim(const struct bins *bins, struct bins *after) {
+  int32_t first = 0, end = bins->length;
+  while (end > 0 && !bins->counts[end - 1]) end--;
+  while (first < end && !bins->counts[first]) first++;
+  after->first = bins->first + first;
+  after->length_before = end - first;
+}
+
+/* false when Ruby must add the value: it is too large for the keys, or a count is full. */
+static inline bool bins_add(struct bins *bins, double value) {
+  int32_t key = bins_key(fabs(value), bins->bounds);
+  if (key > KEYS_MAX) return false;
+  if (value < 0) key = -key;
+  if ((uint32_t)(key - bins->first) >= (uint32_t)bins->length) bins_widen(bins, key);
+  uint32_t *count = &bins->counts[key - bins->first];
+  if (*count == UINT32_MAX) return false;
+  ++*count;
+  bins->count++;
+  bins->sum += value;
+  if (value < bins->min) bins->min = value;
+  if (value > bins->max) bins->max = value;
+  return true;
+}
+
+/* The floats that Ruby keeps in the reference itself are finite. */
+static inline bool plain_number(VALUE value) {
+  return FIXNUM_P(value) || RB_FLONUM_P(value) || (RB_FLOAT_TYPE_P(value) && isfinite(RFLOAT_VALUE(value)));
+}
+
+static inline double plain_float(VALUE value) { return FIXNUM_P(value) ? (double)FIX2LONG(value) : RFLOAT_VALUE(value); }
+
+/* Bins that nobody adds to any more. */
+static VALUE bins_class;
+
+static void bins_free(void *data) {
+  struct bins *bins = data;
+  xfree(bins->counts);
+  xfree(bins);
+}
+
+static size_t bins_size(const void *data) {
+  const struct bins *bins = data;
+  return sizeof(*bins) + (size_t)bins->length * sizeof(*bins->counts);
+}
+
+static const rb_data_type_t bins_type = {
+    .wrap_struct_name = "weir bins",
+    .function = {.dfree = bins_free, .dsize = bins_size},
+    .flags = RUBY_TYPED_FREE_IMMEDIATELY,
+};
+
+static struct bins *get_bins(VALUE self) {
+  struct bins *bins;
+  TypedData_Get_Struct(self, struct bins, &bins_type, bins);
+  return bins;
+}
+
+static VALUE new_bins(void) {
+  struct bins *bins;
+  VALUE self = TypedData_Make_Struct(bins_class, struct bins, &bins_type, bins);
+  bins_clear(bins);
+  return self;
+}
+
+/* table: the smallest value above each key, as doubles of the machine */
+static const double *bounds_of(VALUE table) {
+  Check_Type(table, T_STRING);
+  if (RSTRING_LEN(table) != (long)((KEYS_MAX + 1) * sizeof(double))) rb_raise(rb_eArgError, "the table has another size");
+  if (!OBJ_FROZEN(table)) rb_raise(rb_eArgError, "the table can change");
+  return (const double *)(const void *)RSTRING_PTR(table);
+}
+
+/* bins(table, values) -> [bins with the plain numbers, or nil if there are none; the values that Ruby must add, or nil] */
+static VALUE native_bins(VALUE self, VALUE table, VALUE values) {
+  Check_Type(values, T_ARRAY);
+  VALUE object = new_bins(), rest = Qnil;
+  struct bins *bins = get_bins(object);
+  bins->bounds = bounds_of(table);
+  for (long i = 0; i < RARRAY_LEN(values); i++) {
+    VALUE value = RARRAY_AREF(values, i);
+    if (plain_number(value) && bins_add(bins, plain_float(value))) continue;
+    if (NIL_P(rest)) rest = rb_ary_new();
+    rb_ary_push(rest, value);
+  }
+  bins->bounds = NULL;
+  RB_GC_GUARD(table);
+  return rb_assoc_new(bins->count ? object : Qnil, rest);
+}
+
+static char *write_varint(char *at, uint64_t value) {
+  for (; value > 0x7F; value >>= 7) *at++ = (char)(value | 0x80);
+  *at++ = (char)value;
+  return at;
+}
+
+/* More bytes than a difference of keys and a count take. */
+enum { STEP_MAX = 3, SIZE_MAX_BYTES = 5 };
+
+static long bins_used(const struct bins *bins) {
+  long used = 0;
+  for (int32_t i = 0; i < bins->length; i++) used += bins->counts[i] != 0;
+  return used;
+}
+
+/* encode -> [how many bins there are, the differences of their keys, their counts], as a payload has them; nil if there
+ * are more than a sketch may have */
+static VALUE bins_encode(VALUE self) {
+  struct bins *bins = get_bins(self);
+  long used = bins_used(bins);
+  if (used > BINS_MAX) return Qnil;
+  VALUE steps = rb_str_buf_new(used * STEP_MAX), sizes = rb_str_buf_new(used * SIZE_MAX_BYTES);
+  char *step = RSTRING_PTR(steps), *size = RSTRING_PTR(sizes);
+  int32_t before = 0;
+  for (int32_t i = 0; i < bins->length; i++) {
+    if (!bins->counts[i]) continue;
+    int32_t key = bins->first + i, difference = key - before;
+    step = write_varint(step, difference < 0 ? (uint64_t)-difference * 2 - 1 : (uint64_t)difference * 2);
+    size = write_varint(size, bins->counts[i]);
+    before = key;
+  }
+  rb_str_set_len(steps, step - RSTRING_PTR(steps));
+  rb_str_set_len(sizes, size - RSTRING_PTR(sizes));
+  /* The buffers are longer than what they hold, which is kept for long. */
+  VALUE kept_steps = rb_str_new(RSTRING_PTR(steps), RSTRING_LEN(steps));
+  VALUE kept_sizes = rb_str_new(RSTRING_PTR(sizes), RSTRING_LEN(sizes));
+  RB_GC_GUARD(steps);
+  RB_GC_GUARD(sizes);
+  RB_GC_GUARD(self);
+  return rb_ary_new_from_args(3, LONG2NUM(used), kept_steps, kept_sizes);
+}
+
+/* counts -> {key => count} */
+static VALUE bins_counts(VALUE self) {
+  struct bins *bins = get_bins(self);
+  VALUE counts = rb_hash_new();
+  for (int32_t i = 0; i < bins->length; i++) {
+    if (bins->counts[i]) rb_hash_aset(counts, INT2FIX(bins->first + i), UINT2NUM(bins->counts[i]));
+  }
+  RB_GC_GUARD(self);
+  return counts;
+}
+
+/* Forgets the counts, and keeps what is asked for below. */
+static VALUE bins_release(VALUE self) {
+  struct bins *bins = get_bins(self);
+  xfree(bins->counts);
+  bins->counts = NULL;
+  bins->length = 0;
+  return self;
+}
+
+static VALUE bins_count(VALUE self) { return LL2NUM(get_bins(self)->count); }
+static VALUE bins_sum(VALUE self) { return DBL2NUM(get_bins(self)->sum); }
+static VALUE bins_min(VALUE self) { return DBL2NUM(get_bins(self)->min); }
+static VALUE bins_max(VALUE self) { return DBL2NUM(get_bins(self)->max); }
 
 /* ---- cells ------------------------------------------------------------------------------------- */
 
@@ -38,9 +249,13 @@ struct cell {
   /* Gauges. */
   VALUE value;
   uint64_t stamp;
-  /* Samples. */
+  /* Samples. If there are bounds, many at once go to the bins: the bins of a series that was not used for a moment are
+   * far away in memory, and one sample alone would wait for them. */
   VALUE *values;
   size_t count, capacity, limit, max_values;
+  struct bins bins;
+  VALUE bounds; /* the string of the bounds */
+  int64_t told; /* how many of the samples in the bins were told of */
 };
 
 static void cell_mark(void *data) {
@@ -51,18 +266,20 @@ static void cell_mark(void *data) {
   rb_gc_mark(cell->core);
   rb_gc_mark(cell->others);
   rb_gc_mark(cell->value);
+  rb_gc_mark(cell->bounds);
   for (size_t i = 0; i < cell->count; i++) rb_gc_mark(cell->values[i]);
 }
 
 static void cell_free(void *data) {
   struct cell *cell = data;
+  xfree(cell->bins.counts);
   xfree(cell->values);
   xfree(cell);
 }
 
 static size_t cell_size(const void *data) {
   const struct cell *cell = data;
-  return sizeof(*cell) + cell->capacity * sizeof(VALUE);
+  return sizeof(*cell) + cell->capacity * sizeof(VALUE) + (size_t)cell->bins.length * sizeof(*cell->bins.counts);
 }
 
 static const rb_data_type_t cell_type = {
@@ -84,6 +301,11 @@ static void cell_clear(struct cell *cell) {
   cell->value = Qnil;
   cell->stamp = 0;
   cell->count = 0;
+  cell->bounds = Qnil;
+  cell->told = 0;
+  xfree(cell->bins.counts);
+  cell->bins.bounds = NULL;
+  bins_clear(&cell->bins);
 }
 
 static VALUE cell_alloc(VALUE klass) {
@@ -192,10 +414,6 @@ static VALUE counter_take(VALUE self) {
   return rb_assoc_new(LONG2NUM(hits), sum);
 }
 
-static bool plain_number(VALUE value) {
-  return FIXNUM_P(value) || (RB_FLOAT_TYPE_P(value) && isfinite(RFLOAT_VALUE(value)));
-}
-
 static VALUE gauge_set(struct cell *cell, VALUE value) {
   if (!plain_number(value)) {
     value = rb_funcall(wire, id_number, 1, value);
@@ -216,6 +434,17 @@ static VALUE gauge_take(VALUE self) {
   return hits;
 }
 
+/* Adds to the bins what they take. */
+static void samples_drain(struct cell *cell) {
+  if (!cell->bins.bounds) return;
+  size_t left = 0;
+  for (size_t i = 0; i < cell->count; i++) {
+    VALUE value = cell->values[i];
+    if (!plain_number(value) || !bins_add(&cell->bins, plain_float(value))) cell->values[left++] = value;
+  }
+  cell->count = left;
+}
+
 static VALUE samples_add(VALUE self, struct cell *cell, VALUE value) {
   if (!plain_number(value)) {
     value = rb_funcall(wire, id_number, 1, value);
@@ -227,6 +456,7 @@ static VALUE samples_add(VALUE self, struct cell *cell, VALUE value) {
     cell->capacity = capacity;
   }
   cell->values[cell->count++] = value;
+  if (cell->count >= cell->limit) samples_drain(cell);
   if (cell->count >= cell->limit) {
     rb_funcall(cell->core, id_flush_cell, 1, self);
     /* A flush that is just running has not taken them: ask again when there are twice as many. */
@@ -239,9 +469,41 @@ static VALUE samples_put(VALUE self, VALUE value) { return samples_add(self, get
 
 static VALUE samples_take(VALUE self) {
   struct cell *cell = get_cell(self);
+  samples_drain(cell);
   VALUE taken = rb_ary_new_from_values((long)cell->count, cell->values);
   cell->count = 0;
   cell->limit = cell->max_values;
+  return taken;
+}
+
+/* fill(table): samples are added to bins from now on; nil: they are kept for `take` */
+static VALUE samples_fill(VALUE self, VALUE table) {
+  struct cell *cell = get_cell(self);
+  cell->bins.bounds = NIL_P(table) ? NULL : bounds_of(table);
+  cell->bounds = table;
+  return self;
+}
+
+/* binned -> how many samples were added to bins since the last call */
+static VALUE samples_binned(VALUE self) {
+  struct cell *cell = get_cell(self);
+  int64_t binned = cell->bins.count - cell->told;
+  cell->told = cell->bins.count;
+  return LL2NUM(binned);
+}
+
+/* take_bins -> what is in the bins, which are empty then; nil if nothing is */
+static VALUE samples_take_bins(VALUE self) {
+  struct cell *cell = get_cell(self);
+  samples_drain(cell);
+  if (!cell->bins.count) return Qnil;
+  VALUE taken = new_bins();
+  *get_bins(taken) = cell->bins;
+  get_bins(taken)->bounds = NULL;
+  /* What was not told of is told with the next. */
+  cell->told -= cell->bins.count;
+  bins_clear(&cell->bins);
+  bins_trim(get_bins(taken), &cell->bins);
   return taken;
 }
 
@@ -1074,92 +1336,6 @@ static VALUE native_pack(VALUE self, VALUE values) {
   return first ? Qnil : text;
 }
 
-/* ---- sketches ------------------------------------------------------------------------------------ */
-
-/* The keys of bins whose boundaries are known, and of their negative twins. */
-enum { KEYS_MAX = 4199 };
-
-struct bins {
-  uint32_t counts[2 * KEYS_MAX + 1];
-  uint16_t used[2 * KEYS_MAX + 1];
-  long used_count;
-};
-
-/* The key of a value that is not negative: the logarithm is right but for the neighbour, and the boundaries decide.
- * Larger than KEYS_MAX for values beyond the last boundary. */
-static long sketch_key(double value, const double *bounds) {
-  static const double ln_gamma = 0.015504186535965254;
-  if (!(value >= bounds[0])) return 0;
-  if (value >= bounds[KEYS_MAX]) return KEYS_MAX + 1;
-  long key = lround(log(value) / ln_gamma + 1338);
-  if (key < 1) key = 1;
-  if (key > KEYS_MAX) key = KEYS_MAX;
-  if (value >= bounds[key]) return key + 1;
-  return value < bounds[key - 1] ? key - 1 : key;
-}
-
-static void sketch_store(VALUE counts, const struct bins *bins) {
-  for (long i = 0; i < bins->used_count; i++) {
-    VALUE key = LONG2FIX((long)bins->used[i] - KEYS_MAX);
-    VALUE before = rb_hash_lookup2(counts, key, INT2FIX(0));
-    VALUE count = LONG2NUM((long)bins->counts[bins->used[i]]);
-    if (FIXNUM_P(before)) {
-      count = LONG2NUM(FIX2LONG(before) + (long)bins->counts[bins->used[i]]);
-    } else {
-      count = rb_funcall(before, '+', 1, count);
-    }
-    rb_hash_aset(counts, key, count);
-  }
-}
-
-/* sketch(sketch, values) -> the values that Ruby must add: no plain numbers, or very large; nil if there are none */
-static VALUE native_sketch(VALUE self, VALUE sketch, VALUE values) {
-  Check_Type(values, T_ARRAY);
-  VALUE counts = rb_ivar_get(sketch, id_counts);
-  VALUE table = rb_ivar_get(sketch, id_table);
-  Check_Type(counts, T_HASH);
-  Check_Type(table, T_STRING);
-  if (RSTRING_LEN(table) != (long)((KEYS_MAX + 1) * sizeof(double))) rb_raise(rb_eArgError, "the table has another size");
-  const double *bounds = (const double *)(const void *)RSTRING_PTR(table);
-  double sum = NUM2DBL(rb_ivar_get(sketch, id_ivar_sum));
-  double low = NUM2DBL(rb_ivar_get(sketch, id_ivar_min));
-  double high = NUM2DBL(rb_ivar_get(sketch, id_ivar_max));
-  VALUE memory;
-  struct bins *bins = rb_alloc_tmp_buffer(&memory, sizeof(*bins));
-  memset(bins->counts, 0, sizeof(bins->counts));
-  bins->used_count = 0;
-  VALUE rest = Qnil;
-  long count = 0;
-  for (long i = 0; i < RARRAY_LEN(values); i++) {
-    VALUE object = RARRAY_AREF(values, i);
-    long key = KEYS_MAX + 1;
-    double value = 0;
-    if (plain_number(object)) {
-      value = FIXNUM_P(object) ? (double)FIX2LONG(object) : RFLOAT_VALUE(object);
-      key = sketch_key(fabs(value), bounds);
-    }
-    if (key > KEYS_MAX) {
-      if (NIL_P(rest)) rest = rb_ary_new();
-      rb_ary_push(rest, object);
-      continue;
-    }
-    count++;
-    sum += value;
-    if (value < low) low = value;
-    if (value > high) high = value;
-    long at = KEYS_MAX + (value < 0 ? -key : key);
-    if (bins->counts[at]++ == 0) bins->used[bins->used_count++] = (uint16_t)at;
-  }
-  sketch_store(counts, bins);
-  rb_free_tmp_buffer(&memory);
-  rb_ivar_set(sketch, id_ivar_sum, DBL2NUM(sum));
-  rb_ivar_set(sketch, id_ivar_min, DBL2NUM(low));
-  rb_ivar_set(sketch, id_ivar_max, DBL2NUM(high));
-  rb_ivar_set(sketch, id_count, rb_funcall(rb_ivar_get(sketch, id_count), '+', 1, LONG2NUM(count)));
-  RB_GC_GUARD(table);
-  return rest;
-}
-
 /* ---- setup -------------------------------------------------------------------------------------- */
 
 void Init_weir_statsd_native(void) {
@@ -1186,17 +1362,21 @@ void Init_weir_statsd_native(void) {
   id_tail_bytes = rb_intern("tail_bytes");
   id_queue = rb_intern("queue");
   id_append = rb_intern("<<");
-  id_counts = rb_intern("@counts");
-  id_table = rb_intern("@table");
-  id_count = rb_intern("@count");
-  id_ivar_sum = rb_intern("@sum");
-  id_ivar_min = rb_intern("@min");
-  id_ivar_max = rb_intern("@max");
 
   VALUE native = rb_define_module_under(instrument, "Native");
   rb_define_module_function(native, "pack", native_pack, 1);
-  rb_define_module_function(native, "sketch", native_sketch, 2);
+  rb_define_module_function(native, "bins", native_bins, 2);
   rb_define_module_function(native, "send_packets", native_send_packets, 4);
+
+  VALUE bins = bins_class = rb_define_class_under(native, "Bins", rb_cObject);
+  rb_undef_alloc_func(bins);
+  rb_define_method(bins, "release", bins_release, 0);
+  rb_define_method(bins, "encode", bins_encode, 0);
+  rb_define_method(bins, "counts", bins_counts, 0);
+  rb_define_method(bins, "count", bins_count, 0);
+  rb_define_method(bins, "sum", bins_sum, 0);
+  rb_define_method(bins, "min", bins_min, 0);
+  rb_define_method(bins, "max", bins_max, 0);
 
   VALUE queue = rb_define_class_under(native, "MessageQueue", rb_cObject);
   rb_define_alloc_func(queue, queue_alloc);
@@ -1251,6 +1431,9 @@ void Init_weir_statsd_native(void) {
   VALUE samples = rb_define_class_under(native, "SampleCell", cell);
   rb_define_method(samples, "put", samples_put, 1);
   rb_define_method(samples, "take", samples_take, 0);
+  rb_define_method(samples, "fill", samples_fill, 1);
+  rb_define_method(samples, "binned", samples_binned, 0);
+  rb_define_method(samples, "take_bins", samples_take_bins, 0);
 
   VALUE calls = rb_define_module_under(native, "CounterCalls");
   rb_define_method(calls, "increment", handle_increment, -1);

@@ -26,7 +26,7 @@ module StatsD
     # - `CounterCalls`, `GaugeCalls`, `SampleCalls`: the fast paths of handles;
     # - `MessageQueue`: joins messages into packets;
     # - `pack(values)`: many numbers as text;
-    # - `sketch(sketch, values)`: adds many numbers to a {Columns::Sketch}, and returns those that are left to add;
+    # - `bins(table, values)`: adds many numbers to bins for a {Columns::Sketch}, and returns those that are left;
     # - `send_packets(socket, packets, from, timeout)`: hands several packets to the kernel at once. Ruby itself cannot
     #   do that, so {Pure} has none, and connections have no `send_datagrams` then.
     # @api private

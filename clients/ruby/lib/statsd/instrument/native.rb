@@ -18,6 +18,13 @@ module StatsD
           true
         end
 
+        # Only samples have bins.
+        # @see Pure::Cell#fill
+        def fill(_table); end
+
+        # @see Pure::Cell#take_bins
+        def take_bins; end
+
         # Opens the fast path of a handle, or closes it.
         # @param thread [Thread, nil]
         def own(thread)

@@ -28,11 +28,12 @@ module StatsD
           millionths(values) || values.map(&:to_s).join(":")
         end
 
-        # Adds samples to a sketch in a quicker way than {Columns::Sketch#add_each}. Here is none.
+        # Adds samples to bins in a quicker way than {Columns::Sketch#add_each}. Here is none.
         # @param values [Array] as for {pack}
-        # @return [Array, nil] the values that it has not added
-        def sketch(_sketch, values)
-          values
+        # @return [Array(Object, Array)] what {Columns::Sketch#add_bins} takes, and the values that are left to add; nil
+        #   if there are none
+        def bins(_table, values)
+          [nil, values]
         end
 
         private

@@ -32,6 +32,23 @@ module StatsD
           writer.refuse(@taken)
         end
 
+        # Lets cells add their samples to bins, for as long as these go as columns.
+        # @param window [Columns::Window, nil]
+        def fill(window)
+          table = window&.table(@template)
+          @cells.each { |cell| cell.fill(table) }
+        end
+
+        # Takes the bins out of the cells.
+        # @param cells [Array<Cell>]
+        # @yieldreturn [Columns::Window] gets them
+        def collect(cells = @cells)
+          cells.each do |cell|
+            bins = cell.take_bins
+            yield.add_bins(@template, bins) if bins
+          end
+        end
+
         private
 
         def flush_counter(writer, window)
@@ -76,15 +93,17 @@ module StatsD
         end
 
         def flush_samples(writer, window)
+          fill(window)
           values = gather
+          binned = @cells.sum { |cell| binned(cell) }
           if window
             window.samples(@template, values) unless values.empty?
-            return values.size
+            return values.size + binned
           end
 
           packed = Backend.pack(values)
           writer.line(@template, packed) if packed
-          values.size
+          values.size + binned
         end
 
         def gather
@@ -98,6 +117,13 @@ module StatsD
           @taken += values.size
           cell.idle = values.empty? ? cell.idle + 1 : 0
           values
+        end
+
+        # Samples that will be in the window.
+        def binned(cell)
+          count = cell.binned
+          cell.idle = 0 if count.positive?
+          count
         end
       end
     end

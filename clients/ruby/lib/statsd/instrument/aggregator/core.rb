@@ -187,6 +187,8 @@ module StatsD
 
               window = window_for(context.template)
               context.flush(writer, LATER.equal?(window) ? nil : window)
+              cell.fill(nil)
+              collect(context, [cell])
               @live -= 1 if context.cells.delete(cell)
             end
             @contexts.delete_if { |_, context| context.cells.empty? }
@@ -229,7 +231,7 @@ module StatsD
         def tick
           @flush_lock.synchronize do
             flush_locked
-            @columns.seal if @columns&.ended?
+            seal if @columns&.ended?
           end
         end
 
@@ -237,8 +239,27 @@ module StatsD
           @columns&.settle
           @flush_lock.synchronize do
             flush_locked
-            @columns&.seal
+            seal if @columns
           end
+        end
+
+        # Ends the window.
+        def seal
+          # Until they are in the window, bins taken from the cells exist only here.
+          Background.uninterrupted do
+            @contexts.each_value do |context|
+              next unless context.template.type == :d
+
+              window = window_for(context.template)
+              context.fill(LATER.equal?(window) ? nil : window)
+              collect(context)
+            end
+          end
+          @columns.seal
+        end
+
+        def collect(context, cells = context.cells)
+          context.collect(cells) { @columns.window }
         end
 
         # Everything recorded so far is part of the last window, and nothing later.
@@ -248,8 +269,8 @@ module StatsD
           @columns.settle
           @flush_lock.synchronize do
             flush_locked
-            @columns.seal
             @columns_ended = true
+            seal
           end
           @columns.close(patience)
         rescue ThreadError
@@ -309,6 +330,7 @@ module StatsD
             (abandoned ||= []) << cell if (cell.removed || cell.idle.positive?) && cell.abandoned?
           end
           samples = context.flush(writer, window)
+          collect(context, abandoned) if abandoned
           abandoned&.each { |cell| @live -= 1 if context.cells.delete(cell) }
           expire_idle(context)
           samples

@@ -42,6 +42,8 @@ module StatsD
         INTEGER_MAX = 2.0**48
         SERIES_MAX = 10_000
         BYTES_MAX = 1 << 20
+        # About what a series takes without its text and bins.
+        POINT_BYTES = 24
         CARDINALITY_TAG = "dd.internal.card:"
 
         # @return [Integer]
@@ -53,12 +55,12 @@ module StatsD
           @names = {}
           @tags = {}
           @tag_sets = {}
-          @series = 0
+          @series = @bytes = 0
         end
 
         # @return [Boolean] whether the payload has as much as one should have
         def full?
-          @series >= SERIES_MAX || @columns.sum(&:bytesize) >= BYTES_MAX
+          @series >= SERIES_MAX || @bytes >= BYTES_MAX
         end
 
         # @param identity [Identity]
@@ -77,15 +79,19 @@ module StatsD
           values = [sketch.sum, sketch.min, sketch.max]
           type = value_type(values)
           start(identity, SKETCH | type, time, width)
-          values.each { |value| value(type, value) }
+          values(type, values)
           signed(INTEGERS, sketch.count)
           unsigned(BIN_COUNTS, sketch.parts)
           @columns[BIN_KEYS] << sketch.steps
           @columns[BIN_SIZES] << sketch.sizes
+          @bytes += sketch.bytes
         end
 
         # @return [String] the message
         def encode
+          # The same for all series.
+          [RESOURCE_REFS, SOURCE_REFS, ORIGIN_REFS].each { |field| @columns[field] << ("\0" * @series) }
+          @columns[POINT_COUNTS] << ("\1" * @series)
           data = String.new(encoding: Encoding::BINARY)
           @columns.each_with_index { |column, field| append_field(data, field, column) unless column.empty? }
           append_field(String.new(encoding: Encoding::BINARY), METRIC_DATA, data)
@@ -96,19 +102,16 @@ module StatsD
         def point(identity, metric_type, value, time, width)
           type = value_type([value])
           start(identity, metric_type | type, time, width)
-          value(type, value)
+          values(type, [value])
         end
 
         def start(identity, type, time, width)
           @series += 1
+          @bytes += POINT_BYTES
           unsigned(TYPES, type)
           delta(NAME_REFS, entry(NAMES, @names, identity.name))
           delta(TAG_SET_REFS, tag_set(identity))
-          signed(RESOURCE_REFS, 0)
-          signed(SOURCE_REFS, 0)
-          signed(ORIGIN_REFS, 0)
           unsigned(INTERVALS, width)
-          unsigned(POINT_COUNTS, 1)
           delta(TIMES, time)
         end
 
@@ -129,18 +132,17 @@ module StatsD
           value.zero? && (1.0 / value).negative?
         end
 
-        def value(type, value)
+        def values(type, values)
           case type
-          when INTEGER then signed(INTEGERS, value.to_i)
-          when FLOAT then @columns[FLOATS] << [value].pack("e")
-          when DOUBLE then @columns[DOUBLES] << [value].pack("E")
+          when INTEGER then values.each { |value| signed(INTEGERS, value.to_i) }
+          when FLOAT then @columns[FLOATS] << values.pack("e*")
+          when DOUBLE then @columns[DOUBLES] << values.pack("E*")
           end
         end
 
         # @return [Integer] the index of a set of tags; their order and repetitions mean nothing
         def tag_set(identity)
-          key = [identity.tags, identity.cardinality]
-          known = @tag_sets[key]
+          known = @tag_sets[identity.tag_key]
           return known if known
 
           indexes = identity.tags.to_s.split(",").reject(&:empty?).map { |tag| entry(TAGS, @tags, tag) }
@@ -154,13 +156,14 @@ module StatsD
             signed(TAG_SETS, index - before)
             before = index
           end
-          @tag_sets[key] = @tag_sets.size + 1
+          @tag_sets[identity.tag_key] = @tag_sets.size + 1
         end
 
         # @return [Integer] the index of a text in a dictionary, which it enters if it is new
         def entry(field, dictionary, text)
           dictionary[text] ||= begin
             unsigned(field, text.bytesize)
+            @bytes += text.bytesize
             @columns[field] << text.b
             dictionary.size + 1
           end
@@ -172,11 +175,13 @@ module StatsD
         end
 
         def signed(field, value)
-          Varints.add(@columns[field], value.negative? ? (-value << 1) - 1 : value << 1)
+          unsigned(field, value.negative? ? (-value << 1) - 1 : value << 1)
         end
 
         def unsigned(field, value)
-          Varints.add(@columns[field], value)
+          return Varints.add(@columns[field], value) if value > 0x7F
+
+          @columns[field] << value
         end
 
         def append_field(bytes, field, content)

@@ -30,14 +30,12 @@ module StatsD
         # @param keys [Keys::Table]
         def initialize(keys)
           @keys = keys
-          # The extension reads these variables by their names, and writes them.
-          @table = keys.packed
           @count = 0
           @sum = 0.0
           @min = Float::INFINITY
           @max = -Float::INFINITY
           @counts = Hash.new(0)
-          @steps = @sizes = nil
+          @bins = @steps = @sizes = nil
           @parts = 0
         end
 
@@ -53,6 +51,18 @@ module StatsD
           @max = value if value > @max
           @counts[@keys.key(value)] += times
           collapse if @counts.size > 2 * Keys::BINS_MAX
+        end
+
+        # Takes bins that were filled without a call of Ruby.
+        # @param bins [Object] as {Backend} has them; nobody adds to them any more
+        # @return [void]
+        def add_bins(bins)
+          add_extremes(bins)
+          # Those of one cell are all that most sketches have.
+          return @bins = bins if @bins.nil? && @counts.empty?
+
+          [@bins, bins].compact.each { |some| add_counts(some.counts) }
+          @bins = nil
         end
 
         # @param values [Array<Float>] finite
@@ -73,11 +83,11 @@ module StatsD
           collapse if counts.size > 2 * Keys::BINS_MAX
         end
 
+        # At rest.
         # @return [Array<Array(Integer, Integer)>] keys and counts in the order of the keys
         def bins
-          steps, counts = @steps ? [Varints.read(@steps), Varints.read(@sizes)] : sorted
           key = 0
-          steps.zip(counts).map { |step, count| [key += (step >> 1) ^ -(step & 1), count] }
+          Varints.read(@steps).zip(Varints.read(@sizes)).map { |step, count| [key += (step >> 1) ^ -(step & 1), count] }
         end
 
         # Nothing is added any more. The bins take little memory, and are as a payload has them: a count beyond 32 bits
@@ -86,12 +96,10 @@ module StatsD
         def rest
           return self if @steps
 
-          steps, counts = sorted
-          steps, counts = divide(steps, counts) if counts.max.to_i > COUNT_MAX
-          @parts = steps.size
-          @steps = Varints.write(steps)
-          @sizes = Varints.write(counts)
-          @counts = nil
+          encoded = @bins.encode if @bins && @counts.empty?
+          @parts, @steps, @sizes = encoded || encode
+          @bins&.release
+          @bins = @counts = nil
           self
         end
 
@@ -122,17 +130,33 @@ module StatsD
         protected
 
         def take_over(sketch)
-          @count += sketch.count
-          @sum += sketch.sum
-          @min = [@min, sketch.min].min
-          @max = [@max, sketch.max].max
-          sketch.bins.each { |key, count| @counts[key] += count }
+          add_extremes(sketch)
+          add_counts(sketch.bins)
         end
 
         private
 
         def collapse
           @counts = Hash.new(0).merge!(self.class.collapse(@counts.sort).to_h)
+        end
+
+        # Adds count, sum and extremes.
+        def add_extremes(other)
+          @count += other.count
+          @sum += other.sum
+          @min = [@min, other.min].min
+          @max = [@max, other.max].max
+        end
+
+        def add_counts(counts)
+          counts.each { |key, count| @counts[key] += count }
+        end
+
+        def encode
+          add_counts(@bins.counts) if @bins
+          steps, counts = sorted
+          steps, counts = divide(steps, counts) if counts.max.to_i > COUNT_MAX
+          [steps.size, Varints.write(steps), Varints.write(counts)]
         end
 
         # Differences between the keys as they are on the wire, and counts.

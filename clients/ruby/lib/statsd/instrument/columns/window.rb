@@ -7,15 +7,16 @@ module StatsD
       # @api private
       class Identity
         attr_reader :name, :tags, :cardinality, :rate
-        # @return [String] equal for equal series
-        attr_reader :key
+        # @return [String] equal for equal series, and for equal tags and cardinality
+        attr_reader :key, :tag_key
 
         # @param template [Template]
         def initialize(template)
           @name = template.head.delete_suffix(":").freeze
           @tags = @cardinality = @rate = nil
           template.tail.split("|").drop(2).each { |field| read(field) }
-          @key = "#{@name}|#{@tags}|#{@cardinality}".freeze
+          @tag_key = "#{@tags}|#{@cardinality}".freeze
+          @key = "#{@name}|#{@tag_key}".freeze
           @left = 0.0
         end
 
@@ -95,13 +96,25 @@ module StatsD
         # @param values [Array] as cells of samples have them
         def samples(template, values)
           identity = template.identity
-          sketch = (@sketches[identity.key] ||= [identity, Sketch.new(@keys)])[1]
+          sketch = sketch(identity)
           if identity.rate
             floats(values).each { |value| sketch.add(value, identity.weight) }
           else
-            left = Backend.sketch(sketch, values)
+            bins, left = Backend.bins(@keys.packed, values)
+            sketch.add_bins(bins) if bins
             sketch.add_each(floats(left)) if left
           end
+        end
+
+        # @return [String, nil] the table with which cells may add samples to bins of their own; nil if these stand for
+        #   more than one value
+        def table(template)
+          @keys.packed unless template.identity.rate
+        end
+
+        # @param bins [Object] of a cell
+        def add_bins(template, bins)
+          sketch(template.identity).add_bins(bins)
         end
 
         # @return [Integer] points
@@ -159,6 +172,10 @@ module StatsD
         end
 
         private
+
+        def sketch(identity)
+          (@sketches[identity.key] ||= [identity, Sketch.new(@keys)])[1]
+        end
 
         def payloads(path, series)
           payloads = []

@@ -61,6 +61,20 @@ module StatsD
           @owner = thread
         end
 
+        # Reader: lets the samples that come be added to bins of a sketch, or stay as they are. Here they always stay.
+        # @param _table [String, nil] {Columns::Keys::Table#packed}
+        def fill(_table); end
+
+        # Reader.
+        # @return [Integer] samples that were added to bins since the last call
+        def binned
+          0
+        end
+
+        # Reader.
+        # @return [Object, nil] what {Columns::Sketch#add_bins} takes, of which the cell is empty then; nil if it was
+        def take_bins; end
+
         # @return [Boolean] whether no more samples can come; ask before taking the last ones
         def abandoned?
           @removed || (@table ? @table.abandoned? : false)
