@@ -592,7 +592,7 @@ class ColumnsTest < TestCase
     receiver = receiver()
     client = columns_client(receiver.address)
     handle = client.distribution_handle("handle")
-    # What is in bins stays with the parent, too.
+    # Samples in bins stay with the parent, too.
     record = lambda do |value|
       client.increment("count", value)
       handle.record(value)

@@ -353,7 +353,7 @@ class NativeTest < TestCase
     table = StatsD::Instrument::Columns::Keys.table.packed
     cell = Native::SampleCell.new(nil, nil)
     [1, "3", 1.0].each { |value| cell.put(value) }
-    # Those that were kept go to bins as well, but for what bins do not take.
+    # Samples that were kept go to bins as well, but for what bins do not take.
     cell.fill(table)
     cell.put(-1)
     assert_equal [["3"], 3, { 1338 => 2, -1338 => 1 }], taken(cell)

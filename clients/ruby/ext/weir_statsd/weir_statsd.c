@@ -501,7 +501,7 @@ static VALUE samples_take_bins(VALUE self) {
   VALUE taken = new_bins();
   *get_bins(taken) = cell->bins;
   get_bins(taken)->bounds = NULL;
-  /* What was not told of is told with the next. */
+  /* The next `binned` tells of the rest. */
   cell->told -= cell->bins.count;
   bins_clear(&cell->bins);
   bins_trim(get_bins(taken), &cell->bins);

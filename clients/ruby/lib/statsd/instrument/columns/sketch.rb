@@ -58,7 +58,7 @@ module StatsD
         # @return [void]
         def add_bins(bins)
           add_extremes(bins)
-          # Those of one cell are all that most sketches have.
+          # Most sketches have the bins of one cell alone.
           return @bins = bins if @bins.nil? && @counts.empty?
 
           [@bins, bins].compact.each { |some| add_counts(some.counts) }
