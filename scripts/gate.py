@@ -99,7 +99,7 @@ def parts(which):
                 "site": script("bash", "-ec", 'docs/site/build.py "$0"; node docs/site/test.mjs "$0"', str(TARGET / "site")),
             },
             {
-                "clippy": script(CARGO, "test", *SELECTION, "--all-targets", "--no-run", "--quiet"),
+                "clippy": script(CARGO, "test", *SELECTION, "--tests", "--benches", "--examples", "--no-run", "--quiet"),
                 **clients("check"),
                 "web": make("web", "check"),
             },

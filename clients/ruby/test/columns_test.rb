@@ -459,12 +459,14 @@ class ColumnsTest < TestCase
     server = udp_server
     client = columns_client(receiver.address, server)
     record(client)
+    thread = client.columns.instance_variable_get(:@thread)
+    assert_predicate thread, :alive?
     client.shutdown(DEADLINE)
     assert_equal ROWS, values(receiver.rows)
+    refute_predicate thread, :alive?
     client.increment("after", 2)
     client.flush(sync: true)
     wait_until("a datagram") { server.total("after") == 2 }
-    refute_includes Thread.list.map(&:name), "statsd-columns"
   end
 
   def test_closing_sends_samples_in_bins_and_keeps_no_later_ones

@@ -88,7 +88,7 @@ figures=("ns per message" "bytes per context" "ns per row of a flush")
   echo
   echo "## A flush by its steps: ns per row"
   echo
-  echo "\`cargo bench -p weir --bench flush\`: whole flushes of the first table, in one thread, so that each step finds what the others have left of the"
+  echo "\`cargo bench -p weir-agent --bench flush\`: whole flushes of the first table, in one thread, so that each step finds what the others have left of the"
   echo "cache. A worker closes the bucket; the scrape output adds the rows to its sums, with its default settings; the history keeps them for the live page."
   echo
   table flush contexts worker scrape history

@@ -1,12 +1,14 @@
 //! CPU of a flush by its steps: the worker closes a bucket, the scrape output adds it to its sums, the history keeps it.
 //!
-//! `cargo bench -p weir --bench flush -- [CONTEXTS] [FLUSHES]`: nanoseconds per row, medians over flushes, of one thread and without the
+//! `cargo bench -p weir-agent --bench flush -- [CONTEXTS] [FLUSHES]`: nanoseconds per row, medians over flushes, of one thread and without the
 //! hand-over between threads. Ten messages per context and bucket, as `cargo bench -p weir-ingest` has them. The scrape output has its default settings.
+
+#![allow(clippy::disallowed_methods, reason = "it measures time")]
 
 use std::time::Instant;
 
 // The agent's allocator.
-use weir as _;
+use weir_system as _;
 use weir_aggregate::{AggregatorSettings, Batch, Weights};
 use weir_context::{ContextLimits, HashSecret, Partitioning, Rules};
 use weir_history::History;
