@@ -7,6 +7,7 @@ Only production code counts: neither tests, nor items under `#[cfg(test)]`.
 * No struct on the packet path has more than 15 fields: more fields mean more than one responsibility.
 * Results say what failed: no `Result<_, String>`.
 * Inside the crate `weir-agent`, a module does not import one that is above it.
+* A name of a public type stands for one thing: at most 12 % of them are in more than one crate.
 """
 import os
 import re
@@ -16,6 +17,7 @@ import sys
 FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 100
 FIELDS_MAX = 15
+SHARED_NAMES_MAX = 0.12
 PACKET_PATH = ["listener", "protocol", "ingest", "context", "aggregate"]
 # From the bottom to the top: each may import earlier ones, and those of its own line.
 LAYERS = [
@@ -30,6 +32,7 @@ TEST_ITEM = re.compile(r"#\[cfg\((test|all\(test[^\]]*)\)\]")
 TEST_MODULE = re.compile(r"\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
 FUNCTION = re.compile(r"\bfn\s+(\w+)")
 STRUCT = re.compile(r"\bstruct\s+(\w+)[^;{(]*\{")
+PUBLIC_TYPE = re.compile(r"\bpub\s+(?:struct|enum|trait|union)\s+(\w+)")
 FIELD = re.compile(r"^\s+(?:pub(?:\([^)]*\))?\s+)?[a-z_]\w*\s*:", re.M)
 RESULT = re.compile(r"\bResult<")
 IMPORT = re.compile(r"\bcrate::(\w+)")
@@ -177,13 +180,26 @@ class Source:
                 yield f"{self.path}:{self.line(found.start())}: {module} imports {imported}, which is above it"
 
 
+def shared_names(sources):
+    crates = {}
+    for source in sources:
+        for name in PUBLIC_TYPE.findall(source.code):
+            crates.setdefault(name, set()).add(source.path.split("/")[1])
+    shared = {name: of for name, of in crates.items() if len(of) > 1}
+    if len(shared) <= SHARED_NAMES_MAX * len(crates):
+        return []
+    listed = "\n".join(f"  {name}: {', '.join(sorted(of))}" for name, of in sorted(shared.items()))
+    return [f"{len(shared)} of {len(crates)} public types have the name of one in another crate; give a new one a name of its own:\n{listed}"]
+
+
 def main():
     listed = subprocess.run(["git", "ls-files", "crates/*.rs", "rig/*.rs"], capture_output=True, text=True, check=True)
     paths = [path for path in listed.stdout.split() if "/src/" in path and os.path.exists(path)]
     sources = [Source(path) for path in paths]
     tests = tuple(module for source in sources for module in source.test_modules)
     is_test = lambda path: path.removesuffix(".rs") in tests or path.startswith(tuple(f"{test}/" for test in tests))
-    errors = [error for source in sources if not is_test(source.path) for error in source.errors()]
+    production = [source for source in sources if not is_test(source.path)]
+    errors = [error for source in production for error in source.errors()] + shared_names(production)
     print("\n".join(errors)) if errors else None
     return 1 if errors else 0
 

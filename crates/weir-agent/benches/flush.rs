@@ -8,7 +8,6 @@
 use std::time::Instant;
 
 // The agent's allocator.
-use weir_system as _;
 use weir_aggregate::{AggregatorSettings, Batch, Weights};
 use weir_context::{ContextLimits, HashSecret, Partitioning, Rules};
 use weir_history::History;
@@ -16,6 +15,7 @@ use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_output::prometheus::Scrape;
 use weir_output::settings::PrometheusSettings;
 use weir_protocol::ParseOptions;
+use weir_system as _;
 
 #[path = "../../weir-ingest/benches/ingest/figures.rs"]
 mod figures;

@@ -13,7 +13,7 @@ use weir_rig_base::clock;
 /// A result, stored per host, kernel, profile and transport.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Calibration {
+pub struct GeneratorCalibration {
     pub profile: String,
     pub transport: String,
     pub host: String,
@@ -38,7 +38,7 @@ pub struct Calibration {
     pub gso: bool,
 }
 
-impl Calibration {
+impl GeneratorCalibration {
     pub fn per_second(&self, unit: RateUnit) -> f64 {
         match unit {
             RateUnit::Messages => self.messages_per_s,
@@ -143,7 +143,7 @@ pub fn calibrate(
     time: Duration,
     cpus: Option<(usize, usize)>,
     gso: bool,
-) -> Result<(Calibration, Report), RunError> {
+) -> Result<(GeneratorCalibration, Report), RunError> {
     if load.is_columns() {
         return Err(RunError::Usage(
             "columns: a client sends at the end of its windows, however fast it is; calibrate another transport".into(),
@@ -172,7 +172,7 @@ pub fn calibrate(
     let elapsed = report.elapsed.as_secs_f64();
     let cpu = (report.cpu_user + report.cpu_system).as_secs_f64();
     let (host, kernel) = host();
-    let calibration = Calibration {
+    let calibration = GeneratorCalibration {
         profile: load.name.clone(),
         transport: load.transport.name().into(),
         host,
@@ -193,7 +193,7 @@ pub fn calibrate(
 }
 
 /// The limit for a fair paced run: at most two thirds of this machine's maximum. `None` if that is unknown.
-pub fn headroom(load: &Load, calibration: &Calibration) -> Option<f64> {
+pub fn headroom(load: &Load, calibration: &GeneratorCalibration) -> Option<f64> {
     let rate = load.profile.rate?;
     load.profile.rate_unit()?;
     Some(calibration.per_second(rate.unit) / rate.per_second)

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use weir_rig_base::{clock, signal, socket};
 
 #[derive(Subcommand)]
-pub enum Role {
+pub enum PracticeProgram {
     /// Receive lines, spend a known CPU time on each, report the count to a practice sink.
     Target(TargetArgs),
     /// Send numbered lines at a fixed rate and write a manifest.
@@ -83,11 +83,11 @@ pub struct SinkArgs {
     report: PathBuf,
 }
 
-pub fn run(role: Role) -> io::Result<u8> {
+pub fn run(role: PracticeProgram) -> io::Result<u8> {
     match role {
-        Role::Target(a) => target(&a),
-        Role::Load(a) => load(&a).map(|()| 0),
-        Role::Sink(a) => sink(&a).map(|()| 0),
+        PracticeProgram::Target(a) => target(&a),
+        PracticeProgram::Load(a) => load(&a).map(|()| 0),
+        PracticeProgram::Sink(a) => sink(&a).map(|()| 0),
     }
 }
 

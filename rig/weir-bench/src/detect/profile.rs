@@ -87,7 +87,7 @@ pub struct Profile {
 
 /// Why bytes are not a profile.
 #[derive(Debug, thiserror::Error)]
-pub enum ProfileError {
+pub enum PprofError {
     #[error("gzip: {0}")]
     Gzip(#[source] io::Error),
     #[error("not a pprof profile: {0}")]
@@ -98,21 +98,21 @@ pub enum ProfileError {
 
 impl Profile {
     /// Decodes a profile, compressed or not.
-    pub fn decode(bytes: &[u8]) -> Result<Self, ProfileError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, PprofError> {
         let mut plain = Vec::new();
         let bytes = if bytes.starts_with(&[0x1f, 0x8b]) {
             flate2::read::GzDecoder::new(bytes)
                 .read_to_end(&mut plain)
-                .map_err(ProfileError::Gzip)?;
+                .map_err(PprofError::Gzip)?;
             &plain
         } else {
             bytes
         };
-        let p = Pprof::decode(bytes).map_err(ProfileError::Decode)?;
+        let p = Pprof::decode(bytes).map_err(PprofError::Decode)?;
         let text = |i: i64| p.string_table.get(i as usize).cloned().unwrap_or_default();
         let kinds: Vec<String> = p.sample_type.iter().map(|t| text(t.kind)).collect();
         if kinds.is_empty() {
-            return Err(ProfileError::NoSampleTypes);
+            return Err(PprofError::NoSampleTypes);
         }
         let functions: HashMap<u64, String> = p.function.iter().map(|f| (f.id, text(f.name))).collect();
         let locations: HashMap<u64, Vec<String>> = p

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Maximum sizes that one endpoint accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PayloadLimits {
+pub struct IntakeLimits {
     pub compressed: usize,
     pub uncompressed: usize,
     /// Points or logs of one payload; items of check and event payloads are not limited by the intake.
@@ -19,21 +19,21 @@ pub struct PayloadLimits {
 }
 
 /// The endpoint of a path and its limits; none for paths the intake does not have.
-pub fn limits(path: &str) -> Option<PayloadLimits> {
+pub fn limits(path: &str) -> Option<IntakeLimits> {
     const MIB: usize = 1 << 20;
-    let limits = |compressed, uncompressed| PayloadLimits {
+    let limits = |compressed, uncompressed| IntakeLimits {
         compressed,
         uncompressed,
         points: usize::MAX,
     };
     Some(match path {
-        "/api/v2/series" | "/api/intake/metrics/v3/series" => PayloadLimits {
+        "/api/v2/series" | "/api/intake/metrics/v3/series" => IntakeLimits {
             points: 10_000,
             ..limits(512_000, 5 * MIB)
         },
         "/api/v1/series" => limits(MIB * 5 / 2, 4 * MIB),
         "/api/beta/sketches" | "/api/intake/metrics/v3/sketches" => limits(3_200_000, 62_914_560),
-        "/api/v2/logs" => PayloadLimits {
+        "/api/v2/logs" => IntakeLimits {
             points: 1000,
             ..limits(5_000_000, 5_000_000)
         },

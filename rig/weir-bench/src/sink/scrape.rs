@@ -13,7 +13,7 @@ pub struct Target(Url);
 
 /// Why a text is not a [`Target`].
 #[derive(Debug, thiserror::Error)]
-pub enum TargetError {
+pub enum ScrapeUrlError {
     #[error(transparent)]
     Url(#[from] UrlError),
     #[error("{0:?}: no port")]
@@ -21,12 +21,12 @@ pub enum TargetError {
 }
 
 impl FromStr for Target {
-    type Err = TargetError;
+    type Err = ScrapeUrlError;
 
-    fn from_str(text: &str) -> Result<Target, TargetError> {
+    fn from_str(text: &str) -> Result<Target, ScrapeUrlError> {
         let url: Url = text.parse()?;
         if !url.authority.contains(':') {
-            return Err(TargetError::NoPort(text.to_owned()));
+            return Err(ScrapeUrlError::NoPort(text.to_owned()));
         }
         Ok(Target(url))
     }

@@ -64,7 +64,7 @@ fn zigzag(value: i64) -> u64 {
 }
 
 /// The body of one request, while series are added.
-pub struct Body {
+pub struct PayloadBuilder {
     columns: [Vec<u8>; field::ALL],
     names: HashMap<String, i64>,
     tags: HashMap<String, i64>,
@@ -76,9 +76,9 @@ pub struct Body {
     width: u64,
 }
 
-impl Body {
-    pub fn new(start: i64, width: u64) -> Body {
-        Body {
+impl PayloadBuilder {
+    pub fn new(start: i64, width: u64) -> PayloadBuilder {
+        PayloadBuilder {
             columns: std::array::from_fn(|_| Vec::new()),
             names: HashMap::new(),
             tags: HashMap::new(),
@@ -242,7 +242,7 @@ mod tests {
     /// Bytes written by hand from the numbers of the fields.
     #[test]
     fn a_body_by_hand() {
-        let mut body = Body::new(1_700_000_000, 10);
+        let mut body = PayloadBuilder::new(1_700_000_000, 10);
         let tags = ["x:y".to_owned()];
         body.number("a.b", &tags, SeriesType::Count, decimal("3"));
         body.number("a.b", &[], SeriesType::Gauge, decimal("0.5"));
@@ -276,7 +276,7 @@ mod tests {
     fn a_large_bin_is_several_of_one_key() {
         let mut sketch = Sketch::default();
         sketch.add(decimal("2"), u64::from(u32::MAX) + 2);
-        let mut body = Body::new(1, 1);
+        let mut body = PayloadBuilder::new(1, 1);
         body.sketch("d", &[], &sketch);
         assert_eq!(body.columns[field::BINS], [2]);
         assert_eq!(body.columns[field::BIN_COUNTS], [0xff, 0xff, 0xff, 0xff, 0x0f, 2]);
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_body_is_full_at_its_limit_of_series() {
-        let mut body = Body::new(1, 1);
+        let mut body = PayloadBuilder::new(1, 1);
         for number in 0..SERIES_MAX {
             assert!(!body.is_full(), "{number}");
             body.number("n", &[], SeriesType::Count, Decimal::ZERO);

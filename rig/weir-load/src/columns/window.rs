@@ -1,6 +1,6 @@
 //! The metrics that one client has collected since its last window ended.
 
-use super::payload::{Body, SeriesType};
+use super::payload::{PayloadBuilder, SeriesType};
 use super::sketch::Sketch;
 use crate::compose::{DrawnMessage, Observer};
 use crate::manifest::Decimal;
@@ -85,8 +85,8 @@ impl Window {
         let mut requests = Vec::new();
         for of_sketches in [false, true] {
             let path = if of_sketches { "/sketches" } else { "/series" };
-            let mut finish = |body: &mut Body| {
-                let full = std::mem::replace(body, Body::new(start, width));
+            let mut finish = |body: &mut PayloadBuilder| {
+                let full = std::mem::replace(body, PayloadBuilder::new(start, width));
                 if full.series > 0 {
                     requests.push(Request {
                         path,
@@ -95,7 +95,7 @@ impl Window {
                     });
                 }
             };
-            let mut body = Body::new(start, width);
+            let mut body = PayloadBuilder::new(start, width);
             let all = self.series.iter();
             for (identity, collected) in
                 all.filter(|(_, collected)| matches!(collected, Collected::Distribution(_)) == of_sketches)

@@ -43,7 +43,7 @@ pub enum Command {
     Doctor(doctor::Args),
     /// A load, a target and a sink with a known result, to measure the detector itself.
     #[command(subcommand, hide = true)]
-    Practice(practice::Role),
+    Practice(practice::PracticeProgram),
     /// Find level changes in a history of results; print them, write a page, or keep notes at them.
     History(history::Args),
     /// Judge results of go test -bench, criterion or hyperfine by the statistics of a comparison.

@@ -45,7 +45,7 @@ impl Side<'_> {
     }
 }
 
-pub struct Native<'a> {
+pub struct NativeHistogram<'a> {
     pub schema: i32,
     pub zero_threshold: f64,
     pub zero: f64,
@@ -57,7 +57,7 @@ pub struct Native<'a> {
 }
 
 /// Bucket `i` of schema `s` holds values above `2^((i-1)/2^s)` up to `2^(i/2^s)`.
-pub fn buckets(native: &Native) -> Result<Vec<Bucket>, MetricError> {
+pub fn buckets(native: &NativeHistogram) -> Result<Vec<Bucket>, MetricError> {
     const CUSTOM: i32 = -53;
     if native.schema != CUSTOM && !(-4..=8).contains(&native.schema) {
         return Err(MetricError::Schema(native.schema));

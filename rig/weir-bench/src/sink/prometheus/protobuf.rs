@@ -1,6 +1,6 @@
 //! Prometheus's protobuf formats: the delimited exposition, and remote write 1.0 and 2.0.
 
-use super::native::{self, Native, Side};
+use super::native::{self, NativeHistogram, Side};
 use super::{MetricError, differences, distribution, point};
 use crate::sink::protobuf::prometheus as pb;
 use crate::sink::record::{Data, PointKind, Record, Text};
@@ -79,7 +79,7 @@ fn scraped(histogram: &pb::ScrapeHistogram) -> Result<Data, MetricError> {
     let spans = histogram.positive_spans.len() + histogram.negative_spans.len();
     let buckets = if spans > 0 || zero > 0.0 {
         let (negative, positive) = sides!(histogram);
-        native::buckets(&Native {
+        native::buckets(&NativeHistogram {
             schema: histogram.schema.unwrap_or(0),
             zero_threshold: histogram.zero_threshold,
             zero,
@@ -108,7 +108,7 @@ fn written(histogram: &pb::WriteHistogram) -> Result<Data, MetricError> {
         None => 0.0,
     };
     let (negative, positive) = sides!(histogram);
-    let buckets = native::buckets(&Native {
+    let buckets = native::buckets(&NativeHistogram {
         schema: histogram.schema,
         zero_threshold: histogram.zero_threshold,
         zero,
