@@ -509,9 +509,14 @@ try {
     await until("there is the scrape output", async () => (await text("main")).includes("prometheus"));
   });
 
-  await test("axe finds nothing serious, in both themes", async () => {
+  await test("axe finds nothing serious, in both themes and at all widths", async () => {
     const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
-    for (const colorScheme of ["light", "dark"]) {
+    const sizes = [360, 768, 1280].flatMap((width) => [
+      [width, "light"],
+      [width, "dark"],
+    ]);
+    for (const [width, colorScheme] of sizes) {
+      await page.setViewportSize({ width, height: 800 });
       await page.emulateMedia({ colorScheme });
       for (const view of [
         "overview",
@@ -534,9 +539,10 @@ try {
         const shown = serious.map(
           (found) => `${found.id}: ${found.nodes.map((node) => node.html).join(" ")}`,
         );
-        assert.deepEqual(shown, [], `${view} in ${colorScheme}`);
+        assert.deepEqual(shown, [], `${view} in ${colorScheme}, ${width} pixels`);
       }
     }
+    await page.setViewportSize({ width: 1200, height: 800 });
     for (const colorScheme of ["dark", "light"]) {
       await page.emulateMedia({ colorScheme });
       await open("metrics?metric=request.duration&by=endpoint&fn=p95");

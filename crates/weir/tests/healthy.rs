@@ -7,6 +7,7 @@ use weir_load::profile::Transport;
 use weir_load::profiles;
 use weir_load::source::Load;
 
+use crate::alerts;
 use crate::support::{Agent, json, run, status, until};
 
 /// Profiles about faults of the senders.
@@ -50,6 +51,7 @@ fn reported(profiles: &[String]) -> Vec<String> {
         path("points").display(),
     );
     let agent = Agent::start(&config, &[]);
+    let mut prometheus = alerts::prometheus(directory.path(), &[("healthy", &agent.admin)]);
     let socket = UnixDatagram::unbound().unwrap();
     socket.connect(path("socket")).unwrap();
     let messages = profiles.iter().map(|profile| send(profile, &socket)).sum();
@@ -61,7 +63,21 @@ fn reported(profiles: &[String]) -> Vec<String> {
     until("the bucket with it and the next one have ended", || {
         flushes() >= until_now.map(|count| count + 2)
     });
-    surfaces(&agent)
+    until("Prometheus has seen it before and after the load", || {
+        let received = prometheus.query("count_over_time(weir_messages_received_total[1m]) > 3");
+        received.is_ok_and(|found| !found.is_empty())
+            && prometheus
+                .query("sum(weir_messages_received_total)")
+                .is_ok_and(|found| found.values().sum::<f64>() >= messages as f64)
+    });
+    let mut firing = alerts::firing(&mut prometheus, "healthy");
+    // The rules do not wait here, and a busy machine answers one scrape late.
+    firing.remove("WeirDown");
+    let mut reports = surfaces(&agent);
+    if !firing.is_empty() {
+        reports.push(format!("alerts: {firing:?}"));
+    }
+    reports
 }
 
 /// The problems that an agent's surfaces report.

@@ -89,7 +89,7 @@ pub fn shown(name: &str) -> String {
     name.to_owned()
 }
 
-/// Three significant digits and a prefix: 12345 is 12.3k.
+/// Three significant digits, and for large numbers a prefix: 12345 is 12.3k. Small ones have none, because 7m beside 0.04 is misread.
 pub fn si(value: f64) -> String {
     let mut size = value.abs();
     if size == 0.0 || !size.is_finite() {
@@ -104,26 +104,25 @@ pub fn si(value: f64) -> String {
         size /= 1000.0;
         prefix += 1;
     }
-    let mut small = 0;
-    while prefix == 0 && size < 0.01 && small < SMALL.len() - 1 {
-        size *= 1000.0;
-        small += 1;
-    }
     let digits = match size {
         100.0.. => format!("{size:.0}"),
         10.0.. => format!("{size:.1}"),
-        _ => format!("{size:.2}"),
+        0.01.. => format!("{size:.2}"),
+        1e-6.. => {
+            let places = (2.0 - size.log10().floor()) as usize;
+            format!("{size:.places$}")
+        }
+        _ => return format!("{value:.2e}"),
     };
     let digits = match digits.contains('.') {
         true => digits.trim_end_matches('0').trim_end_matches('.'),
         false => &digits,
     };
     let sign = if value < 0.0 { "-" } else { "" };
-    format!("{sign}{digits}{}{}", PREFIXES[prefix], SMALL[small])
+    format!("{sign}{digits}{}", PREFIXES[prefix])
 }
 
 const PREFIXES: [&str; 6] = ["", "k", "M", "G", "T", "P"];
-const SMALL: [&str; 4] = ["", "m", "µ", "n"];
 
 /// Values as blocks of eight heights, scaled to the maximum; a blank without a value.
 pub fn sparkline(values: &[Option<f64>], width: usize) -> String {

@@ -97,14 +97,22 @@ fn verdict(state: &TopState, status: &Status) -> Line<'static> {
     let failing = status.outputs.iter().find(|output| !output.healthy);
     match (state.losses.first(), failing) {
         (Some(loss), _) => {
-            let others = match state.losses.len() - 1 {
-                0 => String::new(),
-                others => format!(" (and {others} more: 1)"),
-            };
+            let others = others(state.losses.len() - 1, state);
             Line::styled(format!("✗ {}{others}", loss_text(loss)), BAD)
         }
         (None, Some(output)) => Line::styled(format!("✗ output {} is failing", shown(&output.name)), BAD),
         (None, None) => Line::styled("✓ nothing was lost since the start", GOOD),
+    }
+}
+
+/// The number of losses that the first list has besides this one, and its place.
+fn others(number: usize, state: &TopState) -> String {
+    let is_below = state.tab == Tab::Overview && state.chart.is_none();
+    let place = if is_below { "below" } else { "press 1" };
+    match number {
+        0 => String::new(),
+        1 => format!(" (1 other loss: {place})"),
+        number => format!(" ({number} other losses: {place})"),
     }
 }
 
@@ -561,12 +569,11 @@ fn draw_chart(state: &TopState, charted: &ChartView, area: Rect, buffer: &mut Bu
         Constraint::Length(lines as u16),
     ])
     .areas(area);
-    let text = format!(
-        "{}; grouped by {}; {}",
-        chart::title(points),
-        shown(charted.by()),
-        charted.window()
+    let grouped = charted.by().map_or_else(
+        || "not grouped".to_owned(),
+        |key| format!("grouped by {}", shown(key)),
     );
+    let text = format!("{}; {grouped}; {}", chart::title(points), charted.window());
     Line::styled(text, HEADING).render(title, buffer);
     chart::draw(points, middle, buffer);
     let named = legend.into_iter().map(|(colour, text)| {

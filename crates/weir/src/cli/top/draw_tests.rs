@@ -61,6 +61,26 @@ fn the_overview_has_rates_losses_with_their_remedy_and_memory() {
 }
 
 #[test]
+fn the_head_says_how_many_other_losses_there_are_and_where() {
+    let mut state = state();
+    let number = state.losses.len() - 1;
+    assert!(number > 1);
+    shows(
+        &drawn(&mut state, 200, 50),
+        &[&format!("({number} other losses: below)")],
+    );
+    write(&mut state, "2");
+    shows(
+        &drawn(&mut state, 200, 50),
+        &[&format!("({number} other losses: press 1)")],
+    );
+    state.losses.truncate(2);
+    shows(&drawn(&mut state, 200, 50), &["(1 other loss: press 1)"]);
+    state.losses.truncate(1);
+    assert!(!drawn(&mut state, 200, 50).contains("other loss"));
+}
+
+#[test]
 fn a_healthy_agent_is_described_in_words() {
     let mut state = state();
     state.losses.clear();
@@ -146,7 +166,7 @@ fn a_metric_is_drawn_in_braille_with_a_legend() {
         &screen,
         &[
             "page.views (counter), rate",
-            "grouped by nothing",
+            "not grouped; all that is stored",
             "49/s",
             "user:ann",
             "user:ben",
