@@ -33,15 +33,23 @@ const folder = mkdtempSync(join(tmpdir(), "weir-page-"));
 const udp = await freePort();
 const admin = await freePort();
 
-async function startAgent() {
-  const args = ["run", "--udp", `${HOST}:${udp}`, "--admin", `${HOST}:${admin}`, "--bucket-width", "1s"];
+async function startAgent(at = { udp, admin }, width = "1s") {
+  const args = [
+    "run",
+    "--udp",
+    `${HOST}:${at.udp}`,
+    "--admin",
+    `${HOST}:${at.admin}`,
+    "--bucket-width",
+    width,
+  ];
   const agent = spawn(WEIR, args, {
     stdio: ["ignore", "ignore", "inherit"],
     cwd: folder,
     env: { PATH: process.env.PATH },
   });
   const ended = new Promise((done) => agent.on("exit", done));
-  await until("the agent is ready", async () => (await fetch(`http://${HOST}:${admin}/ready`)).ok);
+  await until("the agent is ready", async () => (await fetch(`http://${HOST}:${at.admin}/ready`)).ok);
   return {
     async stop() {
       agent.kill("SIGTERM");
@@ -62,9 +70,9 @@ async function until(what, holds) {
 }
 
 const socket = createSocket("udp4");
-function send(lines) {
+function send(lines, port = udp) {
   return new Promise((done, failed) => {
-    socket.send(lines.join("\n"), udp, HOST, (error) => (error ? failed(error) : done()));
+    socket.send(lines.join("\n"), port, HOST, (error) => (error ? failed(error) : done()));
   });
 }
 
@@ -197,6 +205,27 @@ try {
     await until("messages are shown", async () => !/^(–|0)$/.test(await text(".figure .value >> nth=0")));
     assert.equal(await page.locator(".alarm").count(), 0);
     assert.deepEqual(await json("losses"), []);
+  });
+
+  await test("before the first bucket ends, the page says what arrived and when it ends", async () => {
+    const at = { udp: await freePort(), admin: await freePort() };
+    const slow = await startAgent(at, "20m");
+    try {
+      const other = await context.newPage();
+      await other.goto(`http://${HOST}:${at.admin}/#/metrics`);
+      await until("none has arrived", async () =>
+        (await other.locator("main").innerText()).includes("No metric has arrived yet"),
+      );
+      await send(["page.views:1|c", "latency:20|d"], at.udp);
+      await until("two have arrived", async () =>
+        /2 messages arrived\. The first bucket ends in \d+ (min|s);/.test(
+          await other.locator("main").innerText(),
+        ),
+      );
+      await other.close();
+    } finally {
+      slow.kill();
+    }
   });
 
   await test("search finds metrics, one of which opens as a chart", async () => {

@@ -211,7 +211,12 @@ fn table(panel: &Value, answers: &[(String, Vec<Value>)]) -> Vec<BTreeMap<String
                     row.insert(head(label), value(label, text.as_str().unwrap()));
                 }
             }
-            row.insert(head(&field), number(&result["value"]).to_string());
+            let number = number(&result["value"]);
+            let text = match property(panel, &field, "decimals").and_then(Value::as_u64) {
+                Some(places) => format!("{number:.*}", places as usize),
+                None => value(&field, &number.to_string()),
+            };
+            row.insert(head(&field), text);
         }
     }
     rows.into_values().collect()
@@ -350,12 +355,14 @@ fn the_overview_is_right_without_load_and_with_it() {
         "{losses}"
     );
     assert!(
-        losses.contains("output: graphite") && losses.contains("`weir doctor` tests"),
+        losses.contains("output: graphite") && losses.contains("`weir doctor --config FILE` tests"),
         "{losses}"
     );
     let outputs = panel(&loaded, "Outputs").text();
     assert!(
-        outputs.contains("healthy: 0") && outputs.contains("output: graphite"),
+        outputs.contains("state: ✗ failing")
+            && outputs.contains("state: ✓ healthy")
+            && outputs.contains("output: graphite"),
         "{outputs}"
     );
     let clients = panel(&loaded, "Clients").text();
