@@ -123,14 +123,17 @@ fn no_surface_reports_a_problem_of_a_healthy_agent_under_any_profile() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// Counters of other profiles fall, which a scrape cannot express.
-const SCRAPED: [&str; 4] = ["real-web", "budget-1k", "budget-dist", "counted-packets"];
+/// Other profiles have counters that fall or names with several types, which a scrape cannot express.
+const SCRAPED: &str = "real-web";
 
 #[test]
 fn no_alert_is_set_off_by_a_healthy_agent_with_load() {
     let directory = tempfile::tempdir().unwrap();
     let socket_path = directory.path().join("socket");
-    let agent = Agent::start(&format!("bucket_width: 2s\nuds: [{}]\n", socket_path.display()), &[]);
+    let agent = Agent::start(
+        &format!("bucket_width: 2s\nuds: [{}]\n", socket_path.display()),
+        &[],
+    );
     let mut prometheus = alerts::prometheus(directory.path(), &[("healthy", &agent.admin)]);
     let mut received_in_all = |least: u64, scrapes: u64| {
         let query = format!(
@@ -141,8 +144,10 @@ fn no_alert_is_set_off_by_a_healthy_agent_with_load() {
     until("it is scraped before the load", || received_in_all(0, 3));
     let socket = UnixDatagram::unbound().unwrap();
     socket.connect(&socket_path).unwrap();
-    let messages: u64 = SCRAPED.iter().map(|profile| send(profile, &socket)).sum();
-    until("it is scraped with the load and after it", || received_in_all(messages, 8));
+    let messages = send(SCRAPED, &socket);
+    until("it is scraped with the load and after it", || {
+        received_in_all(messages, 8)
+    });
     let mut firing = alerts::firing(&mut prometheus, "healthy");
     // The rules do not wait here, and on a busy machine one scrape may be late.
     firing.remove("WeirDown");
