@@ -129,11 +129,13 @@ const SCRAPED: &str = "real-web";
 #[test]
 fn no_alert_is_set_off_by_a_healthy_agent_with_load() {
     let directory = tempfile::tempdir().unwrap();
-    let socket_path = directory.path().join("socket");
-    let agent = Agent::start(
-        &format!("bucket_width: 2s\nuds: [{}]\n", socket_path.display()),
-        &[],
+    let path = |name: &str| directory.path().join(name);
+    let config = format!(
+        "bucket_width: 2s\nstate_path: {}\nuds: [{}]\n",
+        path("state").display(),
+        path("socket").display()
     );
+    let agent = Agent::start(&config, &[]);
     let mut prometheus = alerts::prometheus(directory.path(), &[("healthy", &agent.admin)]);
     let mut received_in_all = |least: u64, scrapes: u64| {
         let query = format!(
@@ -143,7 +145,7 @@ fn no_alert_is_set_off_by_a_healthy_agent_with_load() {
     };
     until("it is scraped before the load", || received_in_all(0, 3));
     let socket = UnixDatagram::unbound().unwrap();
-    socket.connect(&socket_path).unwrap();
+    socket.connect(path("socket")).unwrap();
     let messages = send(SCRAPED, &socket);
     until("it is scraped with the load and after it", || {
         received_in_all(messages, 8)
