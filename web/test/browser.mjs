@@ -599,6 +599,10 @@ try {
     ]) {
       await open(view);
       await until("the page is live", async () => (await text(".state")) === "live");
+      if (view === "cardinality") {
+        await page.locator("tr:has-text('request.duration') button").click();
+        await page.locator(".examples li >> nth=0").waitFor();
+      }
       const { scroll, client } = await page.evaluate(() => ({
         scroll: document.documentElement.scrollWidth,
         client: document.documentElement.clientWidth,

@@ -97,22 +97,21 @@ fn verdict(state: &TopState, status: &Status) -> Line<'static> {
     let failing = status.outputs.iter().find(|output| !output.healthy);
     match (state.losses.first(), failing) {
         (Some(loss), _) => {
-            let others = others(state.losses.len() - 1, state);
-            Line::styled(format!("✗ {}{others}", loss_text(loss)), BAD)
+            let number = number_of_losses(state.losses.len(), state);
+            Line::styled(format!("✗ {number}{}", loss_text(loss)), BAD)
         }
         (None, Some(output)) => Line::styled(format!("✗ output {} is failing", shown(&output.name)), BAD),
         (None, None) => Line::styled("✓ nothing was lost since the start", GOOD),
     }
 }
 
-/// The number of losses that the first list has besides this one, and its place.
-fn others(number: usize, state: &TopState) -> String {
+/// The number of losses and the place of their list: in front of the first one, whose text may be longer than the screen is wide.
+fn number_of_losses(number: usize, state: &TopState) -> String {
     let is_below = state.tab == Tab::Overview && state.chart.is_none();
-    let place = if is_below { "below" } else { "press 1" };
-    match number {
-        0 => String::new(),
-        1 => format!(" (1 other loss: {place})"),
-        number => format!(" ({number} other losses: {place})"),
+    match (number, is_below) {
+        (1, _) => String::new(),
+        (number, true) => format!("{number} losses, all below; the first: "),
+        (number, false) => format!("{number} losses, press 1 for all; the first: "),
     }
 }
 
