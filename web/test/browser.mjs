@@ -586,6 +586,7 @@ try {
   });
 
   await test("360 pixels are enough", async () => {
+    await send([`wide.metric:1|c|#region:${"x".repeat(80)}`]);
     await page.setViewportSize({ width: 360, height: 720 });
     for (const view of [
       "overview",
@@ -600,7 +601,7 @@ try {
       await open(view);
       await until("the page is live", async () => (await text(".state")) === "live");
       if (view === "cardinality") {
-        await page.locator("tr:has-text('request.duration') button").click();
+        await page.locator("tr:has-text('wide.metric') button").click();
         await page.locator(".examples li >> nth=0").waitFor();
       }
       const { scroll, client } = await page.evaluate(() => ({
