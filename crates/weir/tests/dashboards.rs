@@ -150,10 +150,10 @@ fn tile(panel: &Value, results: &[Value]) -> Vec<BTreeMap<String, String>> {
         .unwrap();
     let row = |result: &Value| {
         let value = number(&result["value"]);
-        let reached = steps
+        let mut reached = steps
             .iter()
             .filter(|step| step["value"].as_f64().is_none_or(|from| value >= from));
-        let colour = reached.last().unwrap()["color"].as_str().unwrap();
+        let colour = reached.next_back().unwrap()["color"].as_str().unwrap();
         BTreeMap::from([
             ("value".to_owned(), value.to_string()),
             ("colour".to_owned(), colour.to_owned()),
