@@ -10,7 +10,7 @@ languages beside it. Property tests draw from a fixed seed, so that two runs of 
 
 `nightly` is the rest: tests marked `#[ignore = "nightly: ..."]` one at a time, because they measure this machine, the gate's
 tests again with fresh seeds, faults that are put back into fleets and that their simulation must find, each test in
-tests/quarantine.toml 50 times, and the nightly targets of the clients. It has no
+tests/quarantine.toml 50 times, and the nightly targets of the page and the clients. It has no
 time limit and blocks nobody.
 
 No test runs a second time to pass. After failures of a few Rust tests, each is run 20 times to print its rate, but the run has
@@ -127,6 +127,7 @@ def parts(which):
                 "--profile", "nightly", "--run-ignored", "only", "-E", without([]), shown=True, junit="nightly", broker=True
             )
         },
+        {"web": make("web", "nightly")},
         {"faults": script("scripts/put-back-faults.py") | {"shown": True}},
         {"seeds": nextest("-E", without(quarantined()), shown=True, junit="default", broker=True)},
         clients("nightly"),

@@ -1,26 +1,23 @@
 // Numbers, sizes and times for people.
 
 const PREFIXES = ["", "k", "M", "G", "T", "P"];
-const SMALL = ["", "m", "µ", "n"];
 
-/** Three significant digits and an SI prefix: 12345 is 12.3k. */
+/**
+ * Three significant digits, and for large numbers an SI prefix: 12345 is 12.3k. Small ones have none, because 7 m beside 0.04 is misread.
+ */
 export function number(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
   const sign = value < 0 ? "-" : "";
   let size = Math.abs(value);
+  if (size < 1e-6) return Number(value.toPrecision(3)).toExponential();
+  if (size < 0.01) return `${sign}${size.toFixed(2 - Math.floor(Math.log10(size))).replace(/0+$/, "")}`;
   let prefix = 0;
   while (size >= 999.5 && prefix < PREFIXES.length - 1) {
     size /= 1000;
     prefix += 1;
   }
-  if (prefix > 0 || size >= 0.01) return `${sign}${digits(size)}${PREFIXES[prefix]}`;
-  let small = 0;
-  while (size < 0.9995 && small < SMALL.length - 1) {
-    size *= 1000;
-    small += 1;
-  }
-  return `${sign}${digits(size)}${SMALL[small]}`;
+  return `${sign}${digits(size)}${PREFIXES[prefix]}`;
 }
 
 function digits(size: number): string {

@@ -1,13 +1,24 @@
-// Sentences of the agent, in which back-ticks mark settings and commands.
+// Sentences of the agent, in which back-ticks mark settings and commands; and what views have in common.
+
+import type { ComponentChildren } from "preact";
 
 export function Words({ text }: { text: string }) {
   return <>{text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part))}</>;
 }
 
+/** Wider than a narrow window: it scrolls, by keys too. */
+export function Scroll(props: { label: string; children: ComponentChildren }) {
+  return (
+    <section class="scroll" tabIndex={0} aria-label={props.label}>
+      {props.children}
+    </section>
+  );
+}
+
 /** The series of a metric at each output. */
 export function OutputNames({ outputs }: { outputs: { output: string; series: string[] }[] }) {
   return (
-    <section class="scroll" tabIndex={0} aria-label="names at the outputs">
+    <Scroll label="names at the outputs">
       <table>
         <tbody>
           {outputs.map(({ output, series }) => (
@@ -25,6 +36,6 @@ export function OutputNames({ outputs }: { outputs: { output: string; series: st
           ))}
         </tbody>
       </table>
-    </section>
+    </Scroll>
   );
 }

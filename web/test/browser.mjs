@@ -33,15 +33,23 @@ const folder = mkdtempSync(join(tmpdir(), "weir-page-"));
 const udp = await freePort();
 const admin = await freePort();
 
-async function startAgent() {
-  const args = ["run", "--udp", `${HOST}:${udp}`, "--admin", `${HOST}:${admin}`, "--bucket-width", "1s"];
+async function startAgent(at = { udp, admin }, width = "1s") {
+  const args = [
+    "run",
+    "--udp",
+    `${HOST}:${at.udp}`,
+    "--admin",
+    `${HOST}:${at.admin}`,
+    "--bucket-width",
+    width,
+  ];
   const agent = spawn(WEIR, args, {
     stdio: ["ignore", "ignore", "inherit"],
     cwd: folder,
     env: { PATH: process.env.PATH },
   });
   const ended = new Promise((done) => agent.on("exit", done));
-  await until("the agent is ready", async () => (await fetch(`http://${HOST}:${admin}/ready`)).ok);
+  await until("the agent is ready", async () => (await fetch(`http://${HOST}:${at.admin}/ready`)).ok);
   return {
     async stop() {
       agent.kill("SIGTERM");
@@ -62,9 +70,9 @@ async function until(what, holds) {
 }
 
 const socket = createSocket("udp4");
-function send(lines) {
+function send(lines, port = udp) {
   return new Promise((done, failed) => {
-    socket.send(lines.join("\n"), udp, HOST, (error) => (error ? failed(error) : done()));
+    socket.send(lines.join("\n"), port, HOST, (error) => (error ? failed(error) : done()));
   });
 }
 
@@ -197,6 +205,27 @@ try {
     await until("messages are shown", async () => !/^(–|0)$/.test(await text(".figure .value >> nth=0")));
     assert.equal(await page.locator(".alarm").count(), 0);
     assert.deepEqual(await json("losses"), []);
+  });
+
+  await test("before the first bucket ends, the page says what arrived and when it ends", async () => {
+    const at = { udp: await freePort(), admin: await freePort() };
+    const slow = await startAgent(at, "20m");
+    try {
+      const other = await context.newPage();
+      await other.goto(`http://${HOST}:${at.admin}/#/metrics`);
+      await until("none has arrived", async () =>
+        (await other.locator("main").innerText()).includes("No metric has arrived yet"),
+      );
+      await send(["page.views:1|c", "latency:20|d"], at.udp);
+      await until("two have arrived", async () =>
+        /2 messages arrived\. The first bucket ends in \d+ (min|s);/.test(
+          await other.locator("main").innerText(),
+        ),
+      );
+      await other.close();
+    } finally {
+      slow.kill();
+    }
   });
 
   await test("search finds metrics, one of which opens as a chart", async () => {
@@ -509,9 +538,14 @@ try {
     await until("there is the scrape output", async () => (await text("main")).includes("prometheus"));
   });
 
-  await test("axe finds nothing serious, in both themes", async () => {
+  await test("axe finds nothing serious, in both themes and at all widths", async () => {
     const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
-    for (const colorScheme of ["light", "dark"]) {
+    const sizes = [360, 768, 1280].flatMap((width) => [
+      [width, "light"],
+      [width, "dark"],
+    ]);
+    for (const [width, colorScheme] of sizes) {
+      await page.setViewportSize({ width, height: 800 });
       await page.emulateMedia({ colorScheme });
       for (const view of [
         "overview",
@@ -534,9 +568,10 @@ try {
         const shown = serious.map(
           (found) => `${found.id}: ${found.nodes.map((node) => node.html).join(" ")}`,
         );
-        assert.deepEqual(shown, [], `${view} in ${colorScheme}`);
+        assert.deepEqual(shown, [], `${view} in ${colorScheme}, ${width} pixels`);
       }
     }
+    await page.setViewportSize({ width: 1200, height: 800 });
     for (const colorScheme of ["dark", "light"]) {
       await page.emulateMedia({ colorScheme });
       await open("metrics?metric=request.duration&by=endpoint&fn=p95");
@@ -551,6 +586,7 @@ try {
   });
 
   await test("360 pixels are enough", async () => {
+    await send([`wide.metric:1|c|#region:${"x".repeat(80)}`]);
     await page.setViewportSize({ width: 360, height: 720 });
     for (const view of [
       "overview",
@@ -564,6 +600,10 @@ try {
     ]) {
       await open(view);
       await until("the page is live", async () => (await text(".state")) === "live");
+      if (view === "cardinality") {
+        await page.locator("tr:has-text('wide.metric') button").click();
+        await page.locator(".examples li >> nth=0").waitFor();
+      }
       const { scroll, client } = await page.evaluate(() => ({
         scroll: document.documentElement.scrollWidth,
         client: document.documentElement.clientWidth,

@@ -29,7 +29,7 @@ pub use connections::{Connection, ConnectionLimits, Connections, TimeoutStream};
 #[doc(hidden)]
 pub use server::answer_on;
 pub use server::{AdminServer, Gate};
-pub use sockets::{AdminBindError, AdminSockets};
+pub use sockets::{AdminBindError, AdminSockets, page_url};
 
 use crate::history::Recent;
 use crate::streams::Pieces;

@@ -13,6 +13,14 @@ pub struct AdminSockets {
     first: SocketAddr,
 }
 
+/// The page for a browser on this machine: an address that stands for every interface is none that can be opened.
+pub fn page_url(address: SocketAddr) -> String {
+    match address.ip().is_unspecified() {
+        true => format!("http://localhost:{}/", address.port()),
+        false => format!("http://{address}/"),
+    }
+}
+
 /// An address that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("admin: {address} cannot be bound: {error}; --admin sets another address, or off")]
@@ -74,5 +82,23 @@ impl AdminSockets {
             ready.find(Poll::is_ready).unwrap_or(Poll::Pending)
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_every_interface_is_opened_at_localhost() {
+        for (bound, opened) in [
+            ("127.0.0.1:8127", "http://127.0.0.1:8127/"),
+            ("[::1]:8127", "http://[::1]:8127/"),
+            ("10.1.2.3:9102", "http://10.1.2.3:9102/"),
+            ("0.0.0.0:9102", "http://localhost:9102/"),
+            ("[::]:9102", "http://localhost:9102/"),
+        ] {
+            assert_eq!(page_url(bound.parse().unwrap()), opened);
+        }
     }
 }

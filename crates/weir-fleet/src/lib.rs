@@ -258,9 +258,8 @@ fn banner(config: &Config, address: std::net::SocketAddr) -> String {
     };
     let memory = weir_units::show_size(config.resources.memory);
     let version = weir_admin::version::version_and_commit();
-    format!(
-        "weir {version} merges a fleet: {outputs}; {memory} of memory; open http://{address}/ to see its state"
-    )
+    let page = weir_admin::page_url(address);
+    format!("weir {version} merges a fleet: {outputs}; {memory} of memory; open {page} to see its state")
 }
 
 /// Reports to the service manager while the merge runs.

@@ -69,7 +69,7 @@ counters! {
             Normal("It rises with the samples received.");
         /// Samples of refused contexts, kept in one series per name.
         SamplesOverflowed = samples("weir_samples_overflowed_total", "listeners.books.samples.overflowed"),
-            Problem("Sums stay correct, tags are lost. Raise `memory` or `contexts_max`, or drop the tag with the most values by a rule: `weir top` shows the tags.");
+            Problem("Sums stay correct, tags are lost. Raise `memory` or `contexts_max`, or drop the tag with the most values by a rule: list 3 of `weir top`, or Cardinality on the page, has the tags.");
         /// Samples passed on without aggregation, with the timestamp of their sender.
         SamplesTimestamped = samples("weir_samples_timestamped_total", "listeners.books.samples.timestamped"),
             Normal("Clients send timestamps.");
@@ -290,7 +290,7 @@ counters! {
             Normal("New containers send.");
         /// Packets and messages that waited a second, or to the end of their bucket, without an answer about their origin.
         GaveUp = SeriesSpec::counter("weir_origin_waited_in_vain_total", "origin.waited_in_vain", "packets and messages"),
-            Problem("A tag source is slow: `weir doctor` tests each; meanwhile the messages have no tags of their origin.");
+            Problem("A tag source is slow: `weir doctor --config FILE` tests each; meanwhile the messages have no tags of their origin.");
         /// Packets and messages that proceeded without their origin because too many waited.
         NoRoom = SeriesSpec::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
             Problem("New containers send more than weir can queue; their later messages get the tags.");

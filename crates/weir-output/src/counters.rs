@@ -19,7 +19,7 @@ counters! {
             Normal("It rises with each flush.");
         /// Attempts that failed.
         AttemptsFailed = SeriesSpec::counter("weir_output_attempts_failed_total", "outputs.attempts_failed", "attempts"),
-            Problem("Nothing is lost while the queue has room. `weir doctor` tests the connection to the receiver.");
+            Problem("Nothing is lost while the queue has room. `weir doctor --config FILE` tests the connection to the receiver.");
         /// Failed attempts whose payload is retried.
         Retries = SeriesSpec::counter("weir_output_retries_total", "outputs.retries", "attempts"),
             Normal("Nothing is lost while the queue has room: see `weir_output_lag_seconds`.");

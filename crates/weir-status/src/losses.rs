@@ -109,16 +109,16 @@ pub fn losses(status: &Status) -> Vec<Loss> {
         let mut loss = Loss {
             series: info.series.name,
             place: place(&series.labels),
-            labels: series.labels,
             // Several counters of one series without a label are one number.
             meaning: match info.series.label {
                 None => info.help().trim(),
                 Some(_) => info.meaning(),
             },
             count: series.value,
-            unit: info.series.unit,
+            unit: unit(info, &series.labels),
             is_counter: info.series.kind == NumberKind::Counter,
             remedy: advice.to_owned(),
+            labels: series.labels,
         };
         if let Some(known) = known(status, &loss) {
             // Names come from clients.
@@ -154,6 +154,18 @@ pub fn losses(status: &Status) -> Vec<Loss> {
 /// Gauges that threads count are losses as long as they are not zero. Those of lists are states, which their lists show.
 fn is_counted(info: &'static CounterInfo) -> bool {
     TABLES.iter().copied().flatten().any(|known| known == info)
+}
+
+/// The unit of the number: of items the label says which.
+fn unit(info: &'static CounterInfo, labels: &[(&'static str, String)]) -> &'static str {
+    let kind = labels.iter().find(|(name, _)| *name == "kind");
+    match (info.series.unit, kind.map(|(_, kind)| kind.as_str())) {
+        ("items", Some("point")) => "points",
+        ("items", Some("event")) => "events",
+        ("items", Some("check")) => "checks",
+        ("items", Some("message")) => "messages",
+        (unit, _) => unit,
+    }
 }
 
 /// The label that names a place; a name says more than a kind or a reason.
@@ -287,6 +299,14 @@ mod tests {
                 assert!(!has_place || !loss.place.is_empty(), "{loss:?}");
             }
         }
+        // A remedy leads on: it names another command, or a flag that makes the command look further.
+        for loss in &list {
+            let leads_back = ["`weir status`", "`weir doctor`"];
+            assert!(
+                !leads_back.iter().any(|command| loss.remedy.contains(command)),
+                "{loss:?}"
+            );
+        }
         for (at, one) in list.iter().enumerate() {
             let again = list[at + 1..]
                 .iter()
@@ -320,7 +340,10 @@ mod tests {
         });
         let list = losses(&status);
         assert_eq!(list.len(), 1, "what a rule drops is no loss: {list:?}");
-        assert_eq!((list[0].place.as_str(), list[0].count), ("graphite", 9.0));
+        assert_eq!(
+            (list[0].place.as_str(), list[0].count, list[0].unit),
+            ("graphite", 9.0, "points")
+        );
         assert!(list[0].remedy.contains("`disk_path`"), "{list:?}");
         assert!(
             list[0]

@@ -237,13 +237,13 @@ fn outputs() -> Value {
     let failed = in_range("weir_output_attempts_failed_total", label, healthy);
     table(
         "Outputs",
-        "instance and output; healthy is 1.",
+        "instance and output; counts are those of the time range.",
         &[
-            ("healthy", "short", gauge(healthy, label)),
+            ("state", STATE, gauge(healthy, label)),
             ("delivered/s", "cps", delivered),
-            ("waiting", "short", gauge("weir_output_pending", label)),
-            ("dropped", "short", dropped),
-            ("failed attempts", "short", failed),
+            ("waiting", COUNT, gauge("weir_output_pending", label)),
+            ("dropped", COUNT, dropped),
+            ("failed attempts", COUNT, failed),
             ("lag", "s", gauge("weir_output_lag_seconds", label)),
         ],
         "no output is configured",
@@ -261,8 +261,8 @@ fn listeners() -> Value {
         &[
             ("packets/s", "cps", per_second(received, label, received)),
             ("bytes/s", "Bps", bytes),
-            ("rejected messages", "short", rejected),
-            ("dropped packets", "short", dropped),
+            ("rejected messages", COUNT, rejected),
+            ("dropped packets", COUNT, dropped),
         ],
         "no listener",
     )
@@ -274,12 +274,8 @@ fn clients() -> Value {
         "Clients that report about themselves",
         "client and version, since the agents started.",
         &[
-            ("packets sent", "short", of("weir_client_packets_sent_total")),
-            (
-                "packets dropped",
-                "short",
-                of("weir_client_packets_dropped_total"),
-            ),
+            ("packets sent", COUNT, of("weir_client_packets_sent_total")),
+            ("packets dropped", COUNT, of("weir_client_packets_dropped_total")),
         ],
         "no client has reported",
     )
@@ -291,7 +287,7 @@ fn metrics() -> Value {
     table(
         "Metrics with the most series",
         "As Prometheus stores them from the scrape of the agents.",
-        &[("series", "short", most)],
+        &[("series", COUNT, most)],
         "no metric in the scrape yet",
     )
 }
@@ -330,7 +326,7 @@ fn losses() -> Value {
     let mut panel = table(
         "Losses, refusals and degradations since the start, with their remedies",
         "Empty is good. Each row is a series of docs/metrics.md.",
-        &[("count", "short", query)],
+        &[("count", COUNT, query)],
         "nothing was lost",
     );
     // Where a series has reasons, those have the remedy. Several counters may be one number, and several series may have one reason.
@@ -371,6 +367,11 @@ fn losses() -> Value {
     panel
 }
 
+/// The unit of whole numbers, with all their digits.
+const COUNT: &str = "locale";
+/// Of a column whose numbers are 1 and 0.
+const STATE: &str = "state";
+
 /// A table with a column for each query; rows with the same labels are joined.
 fn table(title: &str, description: &str, columns: &[(&str, &str, String)], empty: &str) -> Value {
     let letters = 'A'..;
@@ -386,10 +387,23 @@ fn table(title: &str, description: &str, columns: &[(&str, &str, String)], empty
     let mut overrides: Vec<Value> = lettered
         .iter()
         .map(|(letter, (name, unit, _))| {
-            json!({
-                "matcher": { "id": "byName", "options": field(letter) },
-                "properties": [{ "id": "displayName", "value": name }, { "id": "unit", "value": unit }],
-            })
+            let mut properties = vec![json!({ "id": "displayName", "value": name })];
+            properties.extend(match *unit {
+                STATE => vec![
+                    json!({ "id": "custom.cellOptions", "value": { "type": "color-text" } }),
+                    json!({ "id": "mappings", "value": [{ "type": "value", "options": {
+                        "0": { "text": "✗ failing", "color": "red" },
+                        "1": { "text": "✓ healthy", "color": "green" },
+                    } }] }),
+                ],
+                // An increase is extrapolated, but what it counts is whole.
+                COUNT => vec![
+                    json!({ "id": "unit", "value": unit }),
+                    json!({ "id": "decimals", "value": 0 }),
+                ],
+                unit => vec![json!({ "id": "unit", "value": unit })],
+            });
+            json!({ "matcher": { "id": "byName", "options": field(letter) }, "properties": properties })
         })
         .collect();
     overrides.push(json!({

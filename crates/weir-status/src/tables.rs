@@ -94,7 +94,7 @@ tables! {
     LIMITED: LimitedRow, by ["metric", "reason"], {
         /// Samples of metrics with refused contexts in the last bucket; absent without such metrics.
         gauge("weir_context_limit_metric_samples", "limits.limited[].samples", "samples"),
-            Problem("Drop the tag with the most values by a rule: `weir status` names it."), |row| Some(row.samples as f64);
+            Problem("Drop the tag with the most values by a rule (`exclude_tags`)."), |row| Some(row.samples as f64);
     }
 
     RATES: RateLimitedRow, by ["source"], {
@@ -307,7 +307,7 @@ tables! {
             Normal("The source answers."), |source| Some(source.updates as f64);
         /// Failed attempts of a source.
         counter("weir_origin_source_failures_total", "origin.resolver.sources[].failures", "attempts"),
-            Problem("Its containers have no tags: let `weir doctor` test the source, or correct its address (`origin_docker`, `origin_containerd`, `origin_kubelet`)."), |source| Some(source.failures as f64);
+            Problem("Its containers have no tags: let `weir doctor --config FILE` test the source, or correct its address (`origin_docker`, `origin_containerd`, `origin_kubelet`)."), |source| Some(source.failures as f64);
     }
 
     FLEET_PARTITIONS: PartitionRow, by ["partition"], {

@@ -138,7 +138,7 @@ fn start(job: &'static str, config: &str, environment: &[(&str, &str)]) -> Asked
 }
 
 /// A Prometheus with the rules, which do not wait: how long a cause has to last is not tested here.
-fn prometheus(directory: &Path, asked: &[(&str, &str)]) -> Prometheus {
+pub fn prometheus(directory: &Path, asked: &[(&str, &str)]) -> Prometheus {
     let at_once: Vec<String> = rules()
         .lines()
         .filter(|line| !line.trim_start().starts_with("for: "))
@@ -158,7 +158,7 @@ fn prometheus(directory: &Path, asked: &[(&str, &str)]) -> Prometheus {
     Prometheus::start_configured(Path::new("prometheus"), &free_address(), &config, &[])
 }
 
-fn firing(prometheus: &mut Prometheus, job: &str) -> BTreeSet<String> {
+pub fn firing(prometheus: &mut Prometheus, job: &str) -> BTreeSet<String> {
     let query = format!("count by (alertname) (ALERTS{{alertstate=\"firing\",job=\"{job}\"}})");
     let found = prometheus.query(&query).unwrap_or_default();
     found

@@ -1,6 +1,6 @@
 //! The panels of the dashboards for Grafana, asked of a real Prometheus beside real agents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -17,6 +17,15 @@ struct Panel {
     may_be_empty: bool,
 }
 
+/// A query with the dashboard's variables filled in.
+fn asked(query: &str) -> String {
+    query
+        .replace("$job", ".*")
+        .replace("$instance", ".*")
+        .replace("$__rate_interval", "10s")
+        .replace("$__range", "1m")
+}
+
 fn panels(dashboard: &str) -> Vec<Panel> {
     let dashboard: Value = serde_json::from_str(dashboard).unwrap();
     let top = dashboard["panels"].as_array().unwrap();
@@ -24,13 +33,6 @@ fn panels(dashboard: &str) -> Vec<Panel> {
         .iter()
         .flat_map(|panel| panel["panels"].as_array().into_iter().flatten());
     let with_queries = top.iter().chain(inside).filter(|panel| panel["type"] != "row");
-    let asked = |query: &str| {
-        query
-            .replace("$job", ".*")
-            .replace("$instance", ".*")
-            .replace("$__rate_interval", "10s")
-            .replace("$__range", "1m")
-    };
     with_queries
         .map(|panel| Panel {
             title: panel["title"].as_str().unwrap().to_owned(),
@@ -60,61 +62,316 @@ fn empty(prometheus: &mut Prometheus, panels: &[Panel]) -> BTreeSet<String> {
     empty
 }
 
-#[test]
-fn dashboards_show_zero_where_nothing_happened_and_the_overview_every_panel_with_load() {
-    let start = |config: &str| {
-        let mut agent = Agent::start(&format!("bucket_width: 1s\nworkers: 1\n{config}"), &[]);
-        let admin = agent.wait_for("admin on http://");
-        (agent, admin)
-    };
-    let (_idle, admin_of_idle) = start("");
-    let (busy, admin_of_busy) = start("outputs:\n  graphite: {address: 'tcp://127.0.0.1:1'}\n");
-    let prometheus = |admin: &str| {
-        let config = format!(
-            "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n  - job_name: weir\n    honor_labels: true\n    \
-             static_configs:\n      - targets: ['{admin}']\n"
-        );
-        let mut prometheus =
-            Prometheus::start_configured(Path::new("prometheus"), &free_address(), &config, &[]);
-        // A rate needs two values.
-        until("two scrapes", || {
-            let twice = prometheus.query("count_over_time(weir_flushes_total[1m]) > 2");
-            twice.is_ok_and(|found| !found.is_empty())
-        });
-        prometheus
-    };
-    let (overview, series) = (panels(&overview::json()), panels(&dashboard::json()));
+/// An agent, and a Prometheus that has scraped it more than twice: a rate needs two values.
+fn scraped(config: &str) -> (Agent, Prometheus) {
+    let mut agent = Agent::start(&format!("bucket_width: 1s\nworkers: 1\n{config}"), &[]);
+    let admin = agent.wait_for("admin on http://");
+    let config = format!(
+        "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n  - job_name: weir\n    honor_labels: true\n    \
+         static_configs:\n      - targets: ['{admin}']\n"
+    );
+    let mut prometheus = Prometheus::start_configured(Path::new("prometheus"), &free_address(), &config, &[]);
+    until("two scrapes", || {
+        let twice = prometheus.query("count_over_time(weir_flushes_total[1m]) > 2");
+        twice.is_ok_and(|found| !found.is_empty())
+    });
+    (agent, prometheus)
+}
 
-    let mut of_idle = prometheus(&admin_of_idle);
-    let titles = |panels: &[Panel], only_explained: bool| -> BTreeSet<String> {
-        let panels = panels
-            .iter()
-            .filter(|panel| panel.may_be_empty || !only_explained);
-        panels.map(|panel| panel.title.clone()).collect()
-    };
-    for dashboard in [&overview, &series] {
-        let found = empty(&mut of_idle, dashboard);
-        let explained = titles(dashboard, true);
+const DEAD_OUTPUT: &str = "outputs:\n  graphite: {address: 'tcp://127.0.0.1:1'}\n";
+
+/// One of each: a metric, an invalid message, and a client's report of what it dropped.
+fn send_of_each(agent: &Agent) {
+    let telemetry = "#client:go,client_version:5.5.0,client_transport:udp";
+    agent.send(&format!(
+        "page.views:1|c\nno metric\ndatadog.dogstatsd.client.packets_sent:9|c|{telemetry}\ndatadog.dogstatsd.client.packets_dropped:1|c|{telemetry}"
+    ));
+}
+
+#[test]
+fn no_panel_of_a_series_is_empty_without_a_word() {
+    let (_idle, mut of_idle) = scraped("");
+    let (busy, mut of_busy) = scraped(DEAD_OUTPUT);
+    send_of_each(&busy);
+    until("the invalid message is counted", || {
+        let rejected = of_busy.query("weir_messages_rejected_total > 0");
+        rejected.is_ok_and(|found| !found.is_empty())
+    });
+    let panels = panels(&dashboard::json());
+    let explained = panels.iter().filter(|panel| panel.may_be_empty);
+    let explained: BTreeSet<String> = explained.map(|panel| panel.title.clone()).collect();
+    for prometheus in [&mut of_idle, &mut of_busy] {
+        let found = empty(prometheus, &panels);
         assert!(found.is_subset(&explained), "{:?}", found.difference(&explained));
     }
+}
 
-    let mut of_busy = prometheus(&admin_of_busy);
-    let telemetry = "#client:go,client_version:5.5.0,client_transport:udp";
-    let mut left = titles(&overview, false);
-    until("every panel has shown something", || {
-        busy.send(&format!(
-            "page.views:1|c\nno metric\ndatadog.dogstatsd.client.packets_sent:9|c|{telemetry}\ndatadog.dogstatsd.client.packets_dropped:1|c|{telemetry}"
-        ));
-        let found = empty(&mut of_busy, &overview);
-        left.retain(|title| found.contains(title));
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(format!("{left:?}")),
+/// A panel as Grafana shows it, in text.
+struct Shown {
+    title: String,
+    /// A row for each value, line or row of a table; cells by column.
+    rows: Vec<BTreeMap<String, String>>,
+    /// The columns of numbers.
+    numbers: Vec<String>,
+    /// Stands there instead of rows.
+    without: Option<String>,
+}
+
+impl Shown {
+    /// The rows, or their replacement, below the title.
+    fn text(&self) -> String {
+        let mut text = format!("{}\n", self.title);
+        for row in &self.rows {
+            let cells: Vec<String> = row.iter().map(|(head, cell)| format!("{head}: {cell}")).collect();
+            text += &format!("    {}\n", cells.join(" | "));
+        }
+        match (&self.without, self.rows.is_empty()) {
+            (Some(without), true) => text + &format!("    ({without})\n"),
+            (None, true) => text + "    NO DATA\n",
+            _ => text,
+        }
+    }
+
+    /// The cells of a column.
+    fn column(&self, head: &str) -> Vec<&str> {
+        let cells = self.rows.iter().filter_map(|row| row.get(head));
+        cells.map(String::as_str).collect()
+    }
+}
+
+fn number(result: &Value) -> f64 {
+    result[1].as_str().unwrap().parse().unwrap()
+}
+
+/// The value in the colour of its threshold.
+fn tile(panel: &Value, results: &[Value]) -> Vec<BTreeMap<String, String>> {
+    let steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        .as_array()
+        .unwrap();
+    let row = |result: &Value| {
+        let value = number(&result["value"]);
+        let mut reached = steps
+            .iter()
+            .filter(|step| step["value"].as_f64().is_none_or(|from| value >= from));
+        let colour = reached.next_back().unwrap()["color"].as_str().unwrap();
+        BTreeMap::from([
+            ("value".to_owned(), value.to_string()),
+            ("colour".to_owned(), colour.to_owned()),
+        ])
+    };
+    results.iter().map(row).collect()
+}
+
+/// The last value of each line, under its name in the legend.
+fn chart(target: &Value, results: &[Value]) -> Vec<BTreeMap<String, String>> {
+    let row = |result: &Value| {
+        let mut name = target["legendFormat"].as_str().unwrap().to_owned();
+        for (label, value) in result["metric"].as_object().unwrap() {
+            name = name.replace(&format!("{{{{{label}}}}}"), value.as_str().unwrap());
+        }
+        let points = result["values"].as_array().unwrap();
+        let last = number(points.last().unwrap());
+        BTreeMap::from([(name, format!("{last} after {} points", points.len()))])
+    };
+    results.iter().map(row).collect()
+}
+
+/// A property of a field in the overrides of a panel.
+fn property<'a>(panel: &'a Value, field: &str, id: &str) -> Option<&'a Value> {
+    let overrides = panel["fieldConfig"]["overrides"].as_array().unwrap();
+    let of_field = overrides.iter().filter(|of| of["matcher"]["options"] == *field);
+    let mut properties = of_field.flat_map(|of| of["properties"].as_array().unwrap());
+    properties
+        .find(|property| property["id"] == *id)
+        .map(|property| &property["value"])
+}
+
+/// Rows with the same labels are one, columns are renamed and values replaced, as the panel's settings say.
+fn table(panel: &Value, answers: &[(String, Vec<Value>)]) -> Vec<BTreeMap<String, String>> {
+    let value = |field: &str, text: &str| {
+        let mapped = property(panel, field, "mappings");
+        let to = mapped.and_then(|mapped| mapped[0]["options"][text]["text"].as_str());
+        to.unwrap_or(text).to_owned()
+    };
+    let head = |field: &str| {
+        let named = property(panel, field, "displayName").and_then(Value::as_str);
+        named.unwrap_or(field).to_owned()
+    };
+    let excluded = &panel["transformations"][1]["options"]["excludeByName"];
+    let mut rows: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    for (letter, results) in answers {
+        let field = match answers.len() {
+            1 => "Value".to_owned(),
+            _ => format!("Value #{letter}"),
+        };
+        for result in results {
+            let row = rows.entry(result["metric"].to_string()).or_default();
+            for (label, text) in result["metric"].as_object().unwrap() {
+                if excluded[label] != true {
+                    row.insert(head(label), value(label, text.as_str().unwrap()));
+                }
+            }
+            let number = number(&result["value"]);
+            let text = match property(panel, &field, "decimals").and_then(Value::as_u64) {
+                Some(places) => format!("{number:.*}", places as usize),
+                None => value(&field, &number.to_string()),
+            };
+            row.insert(head(&field), text);
+        }
+    }
+    rows.into_values().collect()
+}
+
+/// The overview as Grafana shows it.
+fn shown(prometheus: &mut Prometheus) -> Vec<Shown> {
+    let dashboard: Value = serde_json::from_str(&overview::json()).unwrap();
+    let mut all = Vec::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap().to_owned();
+        let targets = panel["targets"].as_array().unwrap();
+        let range = (panel["type"] == "timeseries").then_some((60, 1));
+        let answers: Vec<(String, Vec<Value>)> = targets
+            .iter()
+            .map(|target| {
+                let query = asked(target["expr"].as_str().unwrap());
+                let results = prometheus.results(&query, range);
+                let results = results.unwrap_or_else(|error| panic!("{title}: {query}: {error}"));
+                (target["refId"].as_str().unwrap().to_owned(), results)
+            })
+            .collect();
+        let rows = match panel["type"].as_str().unwrap() {
+            "stat" => tile(panel, &answers[0].1),
+            "timeseries" => chart(&targets[0], &answers[0].1),
+            "table" => table(panel, &answers),
+            other => panic!("{title} is a {other}"),
+        };
+        let overrides = panel["fieldConfig"]["overrides"].as_array().unwrap();
+        let of_numbers = overrides
+            .iter()
+            .filter(|of| of["matcher"]["options"].as_str().unwrap().starts_with("Value"));
+        all.push(Shown {
+            numbers: of_numbers
+                .map(|of| of["properties"][0]["value"].as_str().unwrap().to_owned())
+                .collect(),
+            without: panel["fieldConfig"]["defaults"]["noValue"]
+                .as_str()
+                .map(str::to_owned),
+            title,
+            rows,
+        });
+    }
+    all
+}
+
+fn panel<'a>(shown: &'a [Shown], title: &str) -> &'a Shown {
+    shown.iter().find(|panel| panel.title.starts_with(title)).unwrap()
+}
+
+/// Nothing that Grafana would show as "No data", as an empty cell of a number, or as a placeholder.
+fn incomplete(shown: &[Shown]) -> Vec<String> {
+    let bad = shown.iter().filter(|panel| {
+        let is_empty = panel.rows.is_empty() && panel.without.is_none();
+        let is_short = panel
+            .numbers
+            .iter()
+            .any(|head| panel.column(head).len() < panel.rows.len());
+        is_empty || is_short || panel.text().contains("{{") || panel.text().contains("Value #")
+    });
+    bad.map(Shown::text).collect()
+}
+
+#[test]
+fn the_overview_is_right_without_load_and_with_it() {
+    let (_idle, mut of_idle) = scraped("");
+    let quiet = shown(&mut of_idle);
+    println!(
+        "without load\n{}",
+        quiet.iter().map(Shown::text).collect::<String>()
+    );
+    assert_eq!(incomplete(&quiet), Vec::<String>::new());
+    for (title, value, colour) in [
+        ("Agents", "1", "blue"),
+        ("Samples", "0", "blue"),
+        ("Kinds of losses", "0", "green"),
+        ("Failing outputs", "0", "green"),
+        ("Oldest waiting point", "0", "green"),
+    ] {
+        let tile = panel(&quiet, title);
+        assert_eq!(
+            (tile.column("value"), tile.column("colour")),
+            (vec![value], vec![colour]),
+            "{title}"
+        );
+    }
+    for (title, text) in [
+        ("Losses", "nothing was lost"),
+        ("Clients", "no client has reported"),
+        ("Metrics with", "no metric in the scrape yet"),
+    ] {
+        let panel = panel(&quiet, title);
+        assert_eq!(
+            (panel.rows.len(), panel.without.as_deref()),
+            (0, Some(text)),
+            "{}",
+            panel.text()
+        );
+    }
+    for (title, head) in [("Outputs", "dropped"), ("Listeners", "rejected messages")] {
+        assert_eq!(panel(&quiet, title).column(head), ["0"], "{title}");
+    }
+
+    let (busy, mut of_busy) = scraped(DEAD_OUTPUT);
+    let mut loaded = Vec::new();
+    until("every panel has rows, and every tile its number", || {
+        send_of_each(&busy);
+        loaded = shown(&mut of_busy);
+        let moving = [
+            "Samples",
+            "Oldest waiting point",
+            "Kinds of losses",
+            "Failing outputs",
+        ];
+        let zero = moving
+            .into_iter()
+            .find(|title| panel(&loaded, title).column("value") == ["0"]);
+        let empty = loaded.iter().find(|panel| panel.rows.is_empty());
+        match (zero, empty) {
+            (Some(title), _) => Err(format!("{title} is zero")),
+            (_, Some(panel)) => Err(panel.text()),
+            _ => Ok(()),
         }
     });
-    let found = empty(&mut of_busy, &series);
-    let explained = titles(&series, true);
-    assert!(found.is_subset(&explained), "{:?}", found.difference(&explained));
+    println!(
+        "with load\n{}",
+        loaded.iter().map(Shown::text).collect::<String>()
+    );
+    assert_eq!(incomplete(&loaded), Vec::<String>::new());
+    for title in ["Kinds of losses", "Failing outputs"] {
+        assert_eq!(panel(&loaded, title).column("colour"), ["red"], "{title}");
+    }
+    let losses = panel(&loaded, "Losses").text();
+    assert!(
+        losses.contains("`weir tail --rejected` shows the lines"),
+        "{losses}"
+    );
+    assert!(
+        losses.contains("output: graphite") && losses.contains("`weir doctor --config FILE` tests"),
+        "{losses}"
+    );
+    let outputs = panel(&loaded, "Outputs").text();
+    assert!(
+        outputs.contains("state: ✗ failing")
+            && outputs.contains("state: ✓ healthy")
+            && outputs.contains("output: graphite"),
+        "{outputs}"
+    );
+    let clients = panel(&loaded, "Clients").text();
+    assert!(
+        clients.contains("client: go") && clients.contains("version: 5.5.0"),
+        "{clients}"
+    );
+    let metrics = panel(&loaded, "Metrics with").text();
+    assert!(metrics.contains("page_views_total"), "{metrics}");
 }
 
 /// Buckets of ten seconds and a scrape every fifteen: between two scrapes lies one bucket, or two.

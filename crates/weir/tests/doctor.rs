@@ -317,11 +317,15 @@ fn names_proxies_endpoints_and_clocks_that_are_wrong_are_found() {
 
 #[test]
 fn losses_and_failed_reloads_of_the_running_agent_are_found() {
-    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let config = "bucket_width: 1s\noutputs:\n  graphite: {address: 'tcp://127.0.0.1:1'}\n";
+    let mut agent = Agent::start(config, &[]);
     let admin = agent.wait_for("admin on http://");
-    agent.send("no metric");
-    until("it is counted", || {
-        status(&admin)["total"]["messages"]["received"] == 1
+    agent.send("no metric\npage.views:1|c");
+    until("both faults are counted", || {
+        let status = status(&admin);
+        let outputs = status["outputs"].as_array().unwrap();
+        let has_failed = outputs.iter().any(|output| !output["last_error"].is_null());
+        status["total"]["messages"]["received"] == 2 && has_failed
     });
     agent.rewrite("nonsense: 1\n");
     agent.signal("-HUP");
@@ -332,6 +336,12 @@ fn losses_and_failed_reloads_of_the_running_agent_are_found() {
     let config = format!("udp: ['{}']\n", agent.address());
     let ran = doctor(directory.path(), &config, &admin, &[]);
     assert_eq!(ran.verdict("losses", "udp://"), "warning");
+    let remedy = ran.remedy("losses", "graphite");
+    let error = "Last error: tcp://127.0.0.1:1: cannot connect: Connection refused";
+    assert!(
+        remedy.contains(error) && remedy.contains("`weir doctor --config FILE`"),
+        "{remedy}"
+    );
     assert_eq!(ran.verdict("reload", "configuration"), "error");
     assert_eq!(ran.code, 1);
 }

@@ -1,5 +1,6 @@
 //! A healthy agent under each profile of the load generator: no surface reports a problem.
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
 use std::thread::scope;
 
@@ -7,6 +8,7 @@ use weir_load::profile::Transport;
 use weir_load::profiles;
 use weir_load::source::Load;
 
+use crate::alerts;
 use crate::support::{Agent, json, run, status, until};
 
 /// Profiles about faults of the senders.
@@ -119,4 +121,38 @@ fn no_surface_reports_a_problem_of_a_healthy_agent_under_any_profile() {
             .collect()
     });
     assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
+
+/// Other profiles have counters that fall or names with several types, which a scrape cannot express.
+const SCRAPED: &str = "real-web";
+
+#[test]
+fn no_alert_is_set_off_by_a_healthy_agent_with_load() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let config = format!(
+        "bucket_width: 2s\nstate_path: {}\nuds: [{}]\n",
+        path("state").display(),
+        path("socket").display()
+    );
+    let agent = Agent::start(&config, &[]);
+    let mut prometheus = alerts::prometheus(directory.path(), &[("healthy", &agent.admin)]);
+    let mut received_in_all = |least: u64, scrapes: u64| {
+        let query = format!(
+            "sum(weir_messages_received_total) >= {least} and sum(count_over_time(weir_flushes_total[5m])) >= {scrapes}"
+        );
+        prometheus.query(&query).is_ok_and(|found| !found.is_empty())
+    };
+    until("it is scraped before the load", || received_in_all(0, 3));
+    let socket = UnixDatagram::unbound().unwrap();
+    socket.connect(path("socket")).unwrap();
+    let messages = send(SCRAPED, &socket);
+    until("it is scraped with the load and after it", || {
+        received_in_all(messages, 8)
+    });
+    let mut firing = alerts::firing(&mut prometheus, "healthy");
+    // The rules do not wait here, and on a busy machine one scrape may be late.
+    firing.remove("WeirDown");
+    assert_eq!(firing, BTreeSet::new());
+    assert_eq!(surfaces(&agent), Vec::<String>::new());
 }

@@ -233,7 +233,7 @@ fn graph_draws_a_metric_as_braille_or_prints_it() {
     assert!(good, "{text}");
     let title = "a page.views (counter, rate), b latency (distribution, p95), c queue.length (gauge, avg)";
     assert!(text.starts_with(title), "{text}");
-    assert!(text.contains("c queue.length  now      7"), "{text}");
+    assert!(text.contains("c queue.length  last      7"), "{text}");
     let ratio = [
         "page.views",
         "latency",

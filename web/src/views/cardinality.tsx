@@ -5,6 +5,7 @@ import type { ContextReport, Trial } from "../api";
 import { usePolled } from "../data";
 import { count, duration, exact, number } from "../format";
 import { write } from "../route";
+import { Scroll } from "../words";
 
 export function Cardinality({ flushes }: { flushes: number }) {
   const { data, error } = usePolled<ContextReport>("contexts", { top: 50 }, 5, flushes);
@@ -39,7 +40,7 @@ export function Cardinality({ flushes }: { flushes: number }) {
       )}
       <section>
         <h2>Metrics</h2>
-        <div class="scroll">
+        <Scroll label="metrics by contexts">
           <table>
             <thead>
               <tr>
@@ -80,7 +81,7 @@ export function Cardinality({ flushes }: { flushes: number }) {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       </section>
       {chosen && <Rule metric={chosen} keys={data.tag_keys.map((key) => key.key)} />}
       <section class="columns">
@@ -104,6 +105,7 @@ function signed(growth: number): string {
 }
 
 function CountTable(props: { title: string; head: string; rows: [string, number, number | undefined][] }) {
+  const hasGrowth = props.rows.some(([, , growth]) => growth !== undefined);
   return (
     <div>
       <h2>{props.title}</h2>
@@ -114,9 +116,11 @@ function CountTable(props: { title: string; head: string; rows: [string, number,
             <th scope="col" class="number">
               {props.head}
             </th>
-            <th scope="col" class="number">
-              growth
-            </th>
+            {hasGrowth && (
+              <th scope="col" class="number">
+                growth
+              </th>
+            )}
           </tr>
         </thead>
         <tbody>
@@ -124,7 +128,7 @@ function CountTable(props: { title: string; head: string; rows: [string, number,
             <tr key={name}>
               <th scope="row">{name}</th>
               <td class="number">{exact(amount)}</td>
-              <td class="number">{growth === undefined ? "" : signed(growth)}</td>
+              {growth !== undefined && <td class="number">{signed(growth)}</td>}
             </tr>
           ))}
         </tbody>
@@ -145,6 +149,8 @@ function Rule({ metric, keys }: { metric: string; keys: string[] }) {
   const text = rule(metric, without);
   const { data: trial, error } = usePolled<Trial>("try", { rules: text }, 0);
   const heading = useRef<HTMLHeadingElement>(null);
+  const [copied, setCopied] = useState("");
+  const copy = () => navigator.clipboard?.writeText(text).then(() => setCopied(text));
   // It is below a long list: a click there must show what it did.
   useEffect(() => {
     heading.current?.focus({ preventScroll: true });
@@ -165,8 +171,8 @@ function Rule({ metric, keys }: { metric: string; keys: string[] }) {
             ))}
           </select>
         </label>
-        <button type="button" onClick={() => navigator.clipboard?.writeText(text)}>
-          copy
+        <button type="button" onClick={copy}>
+          {copied === text ? "copied" : "copy"}
         </button>
       </div>
       <pre>{text}</pre>

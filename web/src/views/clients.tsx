@@ -2,6 +2,7 @@
 
 import type { ClientRow } from "../api";
 import { clock, exact, utc } from "../format";
+import { Scroll } from "../words";
 
 /** The agent lists the clients with the most losses first. */
 const ROWS_MAX = 20;
@@ -13,7 +14,7 @@ export function ClientTable({ clients }: { clients: ClientRow[] }) {
   return (
     <section aria-label="clients">
       <h2>Clients, from their own telemetry</h2>
-      <div class="scroll">
+      <Scroll label="what clients report">
         <table>
           <thead>
             <tr>
@@ -37,7 +38,7 @@ export function ClientTable({ clients }: { clients: ClientRow[] }) {
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {clients.length > ROWS_MAX && <p class="quiet">and {exact(clients.length - ROWS_MAX)} more</p>}
     </section>
   );

@@ -2,6 +2,7 @@
 
 import type { Agent, Fleet as Of, Status } from "../api";
 import { clock, count, duration, exact, unitOf } from "../format";
+import { Scroll } from "../words";
 import { OutputTable } from "./overview";
 
 const LEDGER = ["published", "merged", "late", "quarantined", "open", "missing", "lost"] as const;
@@ -42,26 +43,28 @@ export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
       {fleet.quarantine.length > 0 && (
         <section>
           <h2>Quarantine</h2>
-          <table>
-            <thead>
-              <tr>
-                <th>partition</th>
-                <th>offset</th>
-                <th>agent</th>
-                <th>reason</th>
-              </tr>
-            </thead>
-            <tbody>
-              {[...fleet.quarantine].reverse().map((row) => (
-                <tr key={`${row.partition}/${row.offset}`}>
-                  <td>{row.partition}</td>
-                  <td>{row.offset}</td>
-                  <td title={row.agent ?? undefined}>{row.host || row.agent}</td>
-                  <td>{row.reason}</td>
+          <Scroll label="quarantine">
+            <table>
+              <thead>
+                <tr>
+                  <th>partition</th>
+                  <th>offset</th>
+                  <th>agent</th>
+                  <th>reason</th>
                 </tr>
-              ))}
-            </tbody>
-          </table>
+              </thead>
+              <tbody>
+                {[...fleet.quarantine].reverse().map((row) => (
+                  <tr key={`${row.partition}/${row.offset}`}>
+                    <td>{row.partition}</td>
+                    <td>{row.offset}</td>
+                    <td title={row.agent ?? undefined}>{row.host || row.agent}</td>
+                    <td>{row.reason}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </Scroll>
         </section>
       )}
     </>
@@ -87,23 +90,25 @@ function Ledger({ fleet }: { fleet: Of }) {
   return (
     <section>
       <h2>Ledger of series states</h2>
-      <table>
-        <thead>
-          <tr>
-            <th>agent</th>
-            {LEDGER.map((column) => (
-              <th key={column}>{column}</th>
-            ))}
-            <th />
-          </tr>
-        </thead>
-        <tbody>
-          {row("all", fleet.states, count(fleet.agents_known, "agents"))}
-          {fleet.agents
-            .slice(0, 20)
-            .map((agent) => row(agent.host || agent.agent, agent, noteOf(agent), agent.agent))}
-        </tbody>
-      </table>
+      <Scroll label="ledger of series states">
+        <table>
+          <thead>
+            <tr>
+              <th>agent</th>
+              {LEDGER.map((column) => (
+                <th key={column}>{column}</th>
+              ))}
+              <th />
+            </tr>
+          </thead>
+          <tbody>
+            {row("all", fleet.states, count(fleet.agents_known, "agents"))}
+            {fleet.agents
+              .slice(0, 20)
+              .map((agent) => row(agent.host || agent.agent, agent, noteOf(agent), agent.agent))}
+          </tbody>
+        </table>
+      </Scroll>
     </section>
   );
 }
@@ -117,35 +122,37 @@ function Sent({ fleet }: { fleet: Of }) {
   return (
     <section>
       <h2>Delivery by output</h2>
-      <table>
-        <thead>
-          <tr>
-            <th>output</th>
-            <th>buckets</th>
-            <th>newest bucket ended</th>
-            <th>behind</th>
-            <th>repeated</th>
-            <th>corrected</th>
-            <th>not corrected</th>
-          </tr>
-        </thead>
-        <tbody>
-          {fleet.sent.map((row) => (
-            <tr key={row.output}>
-              <td>{row.output}</td>
-              <td>{exact(row.buckets)}</td>
-              <td>{row.newest === null ? "none yet" : clock(row.newest)}</td>
-              <td class={row.waits && row.lag_seconds > 60 ? "bad" : undefined}>
-                {duration(row.lag_seconds)}
-                {row.waits ? ", waits for the output" : ""}
-              </td>
-              <td>{exact(row.repeated)}</td>
-              <td>{exact(row.corrected)}</td>
-              <td>{exact(row.not_corrected)}</td>
+      <Scroll label="delivery by output">
+        <table>
+          <thead>
+            <tr>
+              <th>output</th>
+              <th>buckets</th>
+              <th>newest bucket ended</th>
+              <th>behind</th>
+              <th>repeated</th>
+              <th>corrected</th>
+              <th>not corrected</th>
             </tr>
-          ))}
-        </tbody>
-      </table>
+          </thead>
+          <tbody>
+            {fleet.sent.map((row) => (
+              <tr key={row.output}>
+                <td>{row.output}</td>
+                <td>{exact(row.buckets)}</td>
+                <td>{row.newest === null ? "none yet" : clock(row.newest)}</td>
+                <td class={row.waits && row.lag_seconds > 60 ? "bad" : undefined}>
+                  {duration(row.lag_seconds)}
+                  {row.waits ? ", waits for the output" : ""}
+                </td>
+                <td>{exact(row.repeated)}</td>
+                <td>{exact(row.corrected)}</td>
+                <td>{exact(row.not_corrected)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Scroll>
     </section>
   );
 }

@@ -15,7 +15,7 @@ import {
 } from "../data";
 import { bytes, clock, count as counted, duration, exact, number, utc } from "../format";
 import { type Counted, divide, remember, risenAt } from "../losses";
-import { Words } from "../words";
+import { Scroll, Words } from "../words";
 import { ClientTable } from "./clients";
 
 function Figure(props: { title: string; value: string; note?: string; values?: (number | null)[] }) {
@@ -75,7 +75,12 @@ export function Overview({ live }: { live: LiveBooks }) {
           note={status ? `expired: ${exact(status.contexts.expired)}` : undefined}
           values={column(books, "weir_contexts")}
         />
-        <Figure title="CPU" value={`${number((last(cpu) ?? 0) * 100)} %`} note="of one core" values={cpu} />
+        <Figure
+          title="CPU"
+          value={`${number(Math.round((last(cpu) ?? 0) * 1000) / 10)} %`}
+          note="of one core"
+          values={cpu}
+        />
         <Figure title="Resident memory" value={bytes(last(resident) ?? 0)} values={resident} />
         <Figure
           title="Last flush"
@@ -183,7 +188,7 @@ function Memory({ status }: { status: Status }) {
       <h2>
         Memory: {bytes(used)} of {bytes(budget)}
       </h2>
-      <div class="scroll">
+      <Scroll label="shares of memory">
         <table>
           <thead>
             <tr>
@@ -232,7 +237,7 @@ function Memory({ status }: { status: Status }) {
             })}
           </tbody>
         </table>
-      </div>
+      </Scroll>
     </section>
   );
 }
@@ -241,7 +246,7 @@ export function OutputTable({ status }: { status: Status }) {
   return (
     <section>
       <h2>Outputs</h2>
-      <div class="scroll">
+      <Scroll label="states of the outputs">
         <table>
           <thead>
             <tr>
@@ -284,7 +289,7 @@ export function OutputTable({ status }: { status: Status }) {
             })}
           </tbody>
         </table>
-      </div>
+      </Scroll>
     </section>
   );
 }

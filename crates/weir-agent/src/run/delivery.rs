@@ -83,7 +83,11 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             output_type: output_type.into(),
             healthy: endpoint.healthy,
             since: endpoint.since.max(0) as u64,
-            last_error: endpoint.last_error.as_ref().map(|error| error.message.clone()),
+            last_error: endpoint.last_error.as_ref().map(|error| match several {
+                // The name has the address.
+                true => error.message.clone(),
+                false => format!("{}: {}", endpoint.endpoint, error.message),
+            }),
             lag_seconds: endpoint.lag_seconds as f64,
             points: books(|items| items.points),
             events: books(|items| items.events),

@@ -363,7 +363,8 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
     };
     let memory = weir_units::show_size(config.resources.memory);
     let version = weir_admin::version::version_and_commit();
-    format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see metrics arrive")
+    let page = weir_admin::page_url(address);
+    format!("weir {version}: {outputs}; {memory} of memory; open {page} to see metrics arrive")
 }
 
 /// A program that stops others signals both the process and its group, so two signals arrive together and mean one. A second signal after

@@ -121,7 +121,11 @@ pub fn status(relay: &Relay) -> Vec<OutputStatus> {
             output_type: "relay".into(),
             healthy: target.healthy,
             since: target.since.max(0) as u64,
-            last_error: target.last_error,
+            last_error: target.last_error.map(|error| match several {
+                // The name has the address.
+                true => error,
+                false => format!("{}: {error}", target.address),
+            }),
             messages: PointBooks {
                 produced: target.produced,
                 delivered: target.delivered,

@@ -121,10 +121,10 @@ counters! {
             Problem("The receiver refuses the data for good: correct what its answer names.");
         /// The queue was full and this item was the oldest.
         QueueFull = DROPPED.because("queue_full"),
-            Problem("The outage is longer than the queue can hold: let `weir doctor` test the receiver, set `disk_path` for a queue on disk, or raise `memory` or `disk_bytes_max`.");
+            Problem("The outage is longer than the queue can hold: let `weir doctor --config FILE` test the receiver, set `disk_path` for a queue on disk, or raise `memory` or `disk_bytes_max`.");
         /// It waited longer than allowed.
         TooOld = DROPPED.because("too_old"),
-            Problem("The outage is longer than `disk_age_max` or `age_max` allows: let `weir doctor` test the receiver, or raise them.");
+            Problem("The outage is longer than `disk_age_max` or `age_max` allows: let `weir doctor --config FILE` test the receiver, or raise them.");
         /// Its record in the disk queue is damaged.
         Corrupt = DROPPED.because("corrupt"),
             Problem("The disk or its file system lost data: test it, or set `disk_path` to another.");
@@ -136,7 +136,7 @@ counters! {
             Normal("The output has `rules` that drop metrics.");
         /// The log has not reported its number of partitions yet.
         NotReady = DROPPED.because("not_ready"),
-            Problem("The log has not answered since the start: `weir doctor` tests its brokers.");
+            Problem("The log has not answered since the start: `weir doctor --config FILE` tests its brokers.");
         /// It was still in memory when the process ended.
         Shutdown = DROPPED.because("shutdown"),
             Problem("The receiver did not accept the rest in time: set `disk_path`, and a queue on disk keeps it.");

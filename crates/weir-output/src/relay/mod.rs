@@ -91,7 +91,7 @@ counters! {
     pub enum RelayLoss {
         /// Its target accepts lines too slowly or not at all; the oldest are dropped.
         QueueFull = DROPPED.because("queue_full"),
-            Problem("The target is down or slow: let `weir doctor` test it, or raise `memory`.");
+            Problem("The target is down or slow: let `weir doctor --config FILE` test it, or raise `memory`.");
         /// Longer than a datagram to its target.
         TooLong = DROPPED.because("too_long"),
             Problem("Raise the relay's `packet_bytes_max`, or shorten names and tags.");
@@ -100,7 +100,7 @@ counters! {
             Normal("The target failed, and the other targets get its lines.");
         /// Still waiting when the process ended.
         Shutdown = DROPPED.because("shutdown"),
-            Problem("The target did not accept the rest before the stop: let `weir doctor` test it.");
+            Problem("The target did not accept the rest before the stop: let `weir doctor --config FILE` test it.");
     }
 }
 

@@ -64,12 +64,12 @@ pub fn legend(points: &Points) -> Vec<(Color, String)> {
     let width = width.unwrap_or(0);
     let rows = groups.iter().zip(COLOURS).map(|(group, colour)| {
         let (low, high) = bounds_of(group);
-        let figures = [last(&group.values), low, high].map(|value| value.map_or("-".to_owned(), si));
-        let [last, low, high] = figures;
+        let figures = [last(&group.values), low, high, mean_of(group)];
+        let [last, low, high, mean] = figures.map(|value| value.map_or("-".to_owned(), si));
         let title = shown(&group.title());
         (
             colour,
-            format!("{title:<width$}  now {last:>6}  least {low:>6}  most {high:>6}"),
+            format!("{title:<width$}  last {last:>6}  min {low:>6}  max {high:>6}  mean {mean:>6}"),
         )
     });
     rows.collect()
@@ -156,6 +156,12 @@ fn runs(times: &[i64], group: &Group) -> impl Iterator<Item = Vec<(f64, f64)>> {
     runs.into_iter()
 }
 
+fn mean_of(group: &Group) -> Option<f64> {
+    let number = group.values.iter().flatten().count();
+    let sum: f64 = group.values.iter().flatten().sum();
+    (number > 0).then(|| sum / number as f64)
+}
+
 fn bounds_of(group: &Group) -> (Option<f64>, Option<f64>) {
     let values = || group.values.iter().flatten().copied();
     (values().reduce(f64::min), values().reduce(f64::max))
@@ -237,7 +243,7 @@ pub mod tests {
         assert!(top > 50 && bottom < 12, "{text}");
         assert!(lines[1].starts_with("59/s"), "{text}");
         assert!(text.contains("-59s") && text.contains("23:59:59 UTC"), "{text}");
-        let legend = "user:ann  now     59  least      0  most     59";
+        let legend = "user:ann  last     59  min      0  max     59  mean   29.5";
         assert!(text.contains(legend), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }

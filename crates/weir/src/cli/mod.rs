@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::error::ErrorKind as ClapErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind as ClapErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use weir_config::{Flag, GROUPS, OUTPUT_FLAG_KEY, Role, Setting, SettingType};
 use weir_output::settings::OUTPUT_TYPES;
@@ -89,9 +89,18 @@ fn usage(error: &clap::Error) -> Result<(), Failure> {
     } else {
         Err(Failure {
             kind: FailureKind::Usage,
-            message: String::new(),
+            message: config_hint(error).unwrap_or_default(),
         })
     }
+}
+
+/// Other programs take their configuration file without a flag.
+fn config_hint(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let is_file = error.kind() == ClapErrorKind::UnknownArgument && Path::new(argument).is_file();
+    is_file.then(|| format!("a configuration file is named by a flag: --config {argument}"))
 }
 
 /// Writes a command's answer. Ignores a closed pipe.
@@ -303,4 +312,22 @@ fn inputs_of(role: Role, matches: &ArgMatches) -> Result<Inputs, Failure> {
         role,
         ..Inputs::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_its_flag_is_answered_with_the_flag() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        for command in ["run", "check", "doctor"] {
+            let message = |argument: &str| {
+                let arguments = ["weir", command, argument].map(OsString::from);
+                main(arguments).unwrap_err().message
+            };
+            let hint = format!("a configuration file is named by a flag: --config {file}");
+            assert_eq!((message(file), message("no-file")), (hint, String::new()));
+        }
+    }
 }

@@ -89,7 +89,7 @@ pub fn shown(name: &str) -> String {
     name.to_owned()
 }
 
-/// Three significant digits and a prefix: 12345 is 12.3k.
+/// Three significant digits, and for large numbers a prefix: 12345 is 12.3k. Small ones have none, because 7m beside 0.04 is misread.
 pub fn si(value: f64) -> String {
     let mut size = value.abs();
     if size == 0.0 || !size.is_finite() {
@@ -104,26 +104,25 @@ pub fn si(value: f64) -> String {
         size /= 1000.0;
         prefix += 1;
     }
-    let mut small = 0;
-    while prefix == 0 && size < 0.01 && small < SMALL.len() - 1 {
-        size *= 1000.0;
-        small += 1;
-    }
     let digits = match size {
         100.0.. => format!("{size:.0}"),
         10.0.. => format!("{size:.1}"),
-        _ => format!("{size:.2}"),
+        0.01.. => format!("{size:.2}"),
+        1e-6.. => {
+            let places = (2.0 - size.log10().floor()) as usize;
+            format!("{size:.places$}")
+        }
+        _ => return format!("{value:.2e}"),
     };
     let digits = match digits.contains('.') {
         true => digits.trim_end_matches('0').trim_end_matches('.'),
         false => &digits,
     };
     let sign = if value < 0.0 { "-" } else { "" };
-    format!("{sign}{digits}{}{}", PREFIXES[prefix], SMALL[small])
+    format!("{sign}{digits}{}", PREFIXES[prefix])
 }
 
 const PREFIXES: [&str; 6] = ["", "k", "M", "G", "T", "P"];
-const SMALL: [&str; 4] = ["", "m", "µ", "n"];
 
 /// Values as blocks of eight heights, scaled to the maximum; a blank without a value.
 pub fn sparkline(values: &[Option<f64>], width: usize) -> String {
@@ -182,8 +181,11 @@ mod tests {
             ["5s", "1m05s", "1h01m", "1d01h"]
         );
         assert_eq!([5, 2048, 3 << 20].map(bytes), ["5 B", "2 KiB", "3.0 MiB"]);
-        let values = [0.0, 1.0, 12.0, 999.4, 12_345.0, 2e6, 0.05, 0.005, -1.5];
-        let read = ["0", "1", "12", "999", "12.3k", "2M", "0.05", "5m", "-1.5"];
+        let values = [0.0, 1.0, 12.0, 999.4, 12_345.0, 2e6, -1.5];
+        let read = ["0", "1", "12", "999", "12.3k", "2M", "-1.5"];
+        assert_eq!(values.map(si), read);
+        let values = [0.05, 0.005, -0.007_142_8, 0.000_006_1, 1.2345e-7];
+        let read = ["0.05", "0.005", "-0.00714", "0.0000061", "1.23e-7"];
         assert_eq!(values.map(si), read);
         assert_eq!([0.0, 0.25, 1234.5].map(rate), ["0", "0.2", "1,234"]);
     }

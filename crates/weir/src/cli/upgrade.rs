@@ -46,7 +46,8 @@ pub fn upgrade(arguments: &ArgMatches) -> Result<(), Failure> {
     })?;
     let Some(path) = loaded.config.running.state_path else {
         return Err(Failure::usage(
-            "upgrade: state_path is not set; the running agent is found through it and hands over there",
+            "upgrade: the running agent is found through its state_path, which is not set here; name its configuration with \
+             --config FILE, or the directory with --state-path DIRECTORY",
         ));
     };
     let process = weir_agent::run::upgrade(&path)?;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -72,18 +73,31 @@ impl Prometheus {
         self.query_all(query, &["job", "instance"])
     }
 
-    fn query_all(&mut self, query: &str, without: &[&str]) -> Result<BTreeMap<String, f64>, String> {
+    /// The results of an instant query, or with a start and a step in seconds of a range until now, as Prometheus answers.
+    pub fn results(&mut self, query: &str, range: Option<(u64, u64)>) -> Result<Vec<Value>, String> {
         if let Some(status) = self.child.0.try_wait().unwrap() {
             panic!("prometheus has ended: {status}");
         }
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let (_, body) =
-            get(&self.address, &format!("/api/v1/query?query={encoded}"), "*/*").ok_or("no answer")?;
+        let path = match range {
+            None => format!("/api/v1/query?query={encoded}"),
+            Some((seconds, step)) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+                let start = now - seconds;
+                format!("/api/v1/query_range?query={encoded}&start={start}&end={now}&step={step}")
+            }
+        };
+        let (_, body) = get(&self.address, &path, "*/*").ok_or("no answer")?;
         let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         if answer["status"] != "success" {
             return Err(answer.to_string());
         }
-        let results = answer["data"]["result"].as_array().ok_or("no vector")?;
+        let results = answer["data"]["result"].as_array().ok_or("no results")?;
+        Ok(results.clone())
+    }
+
+    fn query_all(&mut self, query: &str, without: &[&str]) -> Result<BTreeMap<String, f64>, String> {
+        let results = self.results(query, None)?;
         Ok(results
             .iter()
             .map(|result| {

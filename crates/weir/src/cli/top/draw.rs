@@ -97,14 +97,21 @@ fn verdict(state: &TopState, status: &Status) -> Line<'static> {
     let failing = status.outputs.iter().find(|output| !output.healthy);
     match (state.losses.first(), failing) {
         (Some(loss), _) => {
-            let others = match state.losses.len() - 1 {
-                0 => String::new(),
-                others => format!(" (and {others} more: 1)"),
-            };
-            Line::styled(format!("✗ {}{others}", loss_text(loss)), BAD)
+            let number = number_of_losses(state.losses.len(), state);
+            Line::styled(format!("✗ {number}{}", loss_text(loss)), BAD)
         }
         (None, Some(output)) => Line::styled(format!("✗ output {} is failing", shown(&output.name)), BAD),
         (None, None) => Line::styled("✓ nothing was lost since the start", GOOD),
+    }
+}
+
+/// The number of losses and the place of their list: in front of the first one, whose text may be longer than the screen is wide.
+fn number_of_losses(number: usize, state: &TopState) -> String {
+    let is_below = state.tab == Tab::Overview && state.chart.is_none();
+    match (number, is_below) {
+        (1, _) => String::new(),
+        (number, true) => format!("{number} losses, all below; the first: "),
+        (number, false) => format!("{number} losses, press 1 for all; the first: "),
     }
 }
 
@@ -561,12 +568,11 @@ fn draw_chart(state: &TopState, charted: &ChartView, area: Rect, buffer: &mut Bu
         Constraint::Length(lines as u16),
     ])
     .areas(area);
-    let text = format!(
-        "{}; grouped by {}; {}",
-        chart::title(points),
-        shown(charted.by()),
-        charted.window()
+    let grouped = charted.by().map_or_else(
+        || "not grouped".to_owned(),
+        |key| format!("grouped by {}", shown(key)),
     );
+    let text = format!("{}; {grouped}; {}", chart::title(points), charted.window());
     Line::styled(text, HEADING).render(title, buffer);
     chart::draw(points, middle, buffer);
     let named = legend.into_iter().map(|(colour, text)| {

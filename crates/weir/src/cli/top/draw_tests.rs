@@ -61,6 +61,26 @@ fn the_overview_has_rates_losses_with_their_remedy_and_memory() {
 }
 
 #[test]
+fn the_head_says_how_many_losses_there_are_and_where() {
+    let mut state = state();
+    let number = state.losses.len();
+    assert!(number > 2);
+    // It is not cut off, however long the text of the first loss is.
+    shows(
+        &drawn(&mut state, 60, 50),
+        &[&format!("✗ {number} losses, all below; the first: ")],
+    );
+    write(&mut state, "2");
+    shows(
+        &drawn(&mut state, 60, 50),
+        &[&format!("✗ {number} losses, press 1 for all; the first: ")],
+    );
+    state.losses.truncate(1);
+    let screen = drawn(&mut state, 200, 50);
+    assert!(!screen.contains("losses,"), "{screen}");
+}
+
+#[test]
 fn a_healthy_agent_is_described_in_words() {
     let mut state = state();
     state.losses.clear();
@@ -146,7 +166,7 @@ fn a_metric_is_drawn_in_braille_with_a_legend() {
         &screen,
         &[
             "page.views (counter), rate",
-            "grouped by nothing",
+            "not grouped; all that is stored",
             "49/s",
             "user:ann",
             "user:ben",

@@ -99,10 +99,10 @@ pub struct ChartView {
 
 /// As API parameters, and as text.
 const WINDOWS: [(Option<&str>, &str); 4] = [
-    (None, "everything stored"),
-    (Some("-5m"), "5 min"),
-    (Some("-15m"), "15 min"),
-    (Some("-1h"), "1 h"),
+    (None, "all that is stored"),
+    (Some("-5m"), "last 5 min"),
+    (Some("-15m"), "last 15 min"),
+    (Some("-1h"), "last 1 h"),
 ];
 
 /// The functions for a kind's points.
@@ -119,8 +119,8 @@ impl ChartView {
         WINDOWS[self.window].1
     }
 
-    pub fn by(&self) -> &str {
-        self.by.as_deref().unwrap_or("nothing")
+    pub fn by(&self) -> Option<&str> {
+        self.by.as_deref()
     }
 }
 
@@ -153,6 +153,8 @@ pub struct TopState {
     pub tab: Tab,
     /// The selected row of each tab.
     chosen: [usize; 5],
+    /// Its name, once somebody selected it: the row stays selected where a new answer moves it.
+    chosen_names: [Option<String>; 5],
     sorts: [usize; 5],
     pub filter: String,
     /// The filter is being typed.
@@ -191,9 +193,19 @@ impl TopState {
                     snapshot.points = snapshot.points.or(old.points).filter(fits);
                 }
                 self.snapshot = Some(snapshot);
-                self.keep_in_list();
+                self.follow();
             }
         }
+    }
+
+    /// Lists change their order with each answer. A click or Enter must not open what has just taken the place of the selected row.
+    fn follow(&mut self) {
+        if let Some(name) = &self.chosen_names[self.tab.number()]
+            && let Some(row) = self.names().iter().position(|of| of == name)
+        {
+            self.chosen[self.tab.number()] = row;
+        }
+        self.keep_in_list();
     }
 
     fn is_of_chart<E>(&self, points: &Result<Points, E>) -> bool {
@@ -367,14 +379,19 @@ impl TopState {
         rows
     }
 
-    fn rows(&self) -> usize {
+    /// The names of the rows of the list.
+    fn names(&self) -> Vec<String> {
         match self.tab {
-            Tab::Overview => self.losses.len(),
-            Tab::Metrics => self.metrics().len(),
-            Tab::TagKeys => self.tag_keys().len(),
-            Tab::Origins => self.origins().len(),
-            Tab::Outputs => self.outputs().len(),
+            Tab::Overview => self.losses.iter().map(|loss| loss.what.clone()).collect(),
+            Tab::Metrics => self.metrics().into_iter().map(|line| line.name).collect(),
+            Tab::TagKeys => self.tag_keys().into_iter().map(|(key, ..)| key).collect(),
+            Tab::Origins => self.origins().into_iter().map(|(origin, ..)| origin).collect(),
+            Tab::Outputs => self.outputs().iter().map(|output| output.name.clone()).collect(),
         }
+    }
+
+    fn rows(&self) -> usize {
+        self.names().len()
     }
 
     fn keep_in_list(&mut self) {
@@ -386,6 +403,14 @@ impl TopState {
     fn choose(&mut self, row: usize) {
         self.chosen[self.tab.number()] = row;
         self.keep_in_list();
+        let name = self.names().into_iter().nth(self.chosen());
+        self.chosen_names[self.tab.number()] = name;
+    }
+
+    /// Selects the first row, whichever it is at any time.
+    fn choose_first(&mut self) {
+        self.chosen[self.tab.number()] = 0;
+        self.chosen_names[self.tab.number()] = None;
     }
 
     /// The effect of a key.
@@ -411,7 +436,6 @@ impl TopState {
             MouseEventKind::Down(_) if self.is_helping => self.is_helping = false,
             MouseEventKind::Down(MouseButton::Left) if tabs.contains(at) => {
                 if let Some(tab) = Tab::at(usize::from(at.x - tabs.x)) {
-                    self.chart = None;
                     self.is_typing = false;
                     self.open(tab);
                 }
@@ -444,7 +468,7 @@ impl TopState {
             KeyCode::Char(typed) => self.filter.push(typed),
             _ => {}
         }
-        self.choose(0);
+        self.choose_first();
     }
 
     fn list_key(&mut self, code: KeyCode) {
@@ -453,7 +477,7 @@ impl TopState {
             KeyCode::Char('/') if self.tab != Tab::Overview => self.is_typing = true,
             KeyCode::Esc => {
                 self.filter.clear();
-                self.keep_in_list();
+                self.follow();
             }
             KeyCode::Char('s') => self.sort_otherwise(),
             KeyCode::Char(digit @ '1'..='5') => self.open(Tab::ALL[digit as usize - '1' as usize]),
@@ -463,7 +487,7 @@ impl TopState {
             KeyCode::Up | KeyCode::Char('k') => self.choose(chosen.saturating_sub(1)),
             KeyCode::PageDown | KeyCode::Char(' ') => self.choose(chosen + page),
             KeyCode::PageUp => self.choose(chosen.saturating_sub(page)),
-            KeyCode::Home | KeyCode::Char('g') => self.choose(0),
+            KeyCode::Home | KeyCode::Char('g') => self.choose_first(),
             KeyCode::End | KeyCode::Char('G') => self.choose(usize::MAX),
             KeyCode::Enter if self.tab == Tab::Metrics => self.open_chart(),
             _ => {}
@@ -472,14 +496,15 @@ impl TopState {
 
     fn open(&mut self, tab: Tab) {
         self.tab = tab;
+        self.chart = None;
         self.filter.clear();
-        self.keep_in_list();
+        self.follow();
     }
 
     fn sort_otherwise(&mut self) {
         let number = self.tab.number();
         self.sorts[number] = (self.sorts[number] + 1) % self.tab.sorts().len().max(1);
-        self.choose(0);
+        self.choose_first();
     }
 
     fn open_chart(&mut self) {
@@ -516,6 +541,7 @@ impl TopState {
                 chart.by = keys.into_iter().nth(at.map_or(0, |at| at + 1));
             }
             KeyCode::Char('w') => chart.window = (chart.window + 1) % WINDOWS.len(),
+            KeyCode::Char('1'..='5') | KeyCode::Tab | KeyCode::BackTab => self.list_key(code),
             _ => {}
         }
     }

@@ -156,6 +156,42 @@ fn clicks_open_lists_rows_and_charts_and_the_wheel_scrolls() {
     );
 }
 
+/// Each answer sorts the list, between two clicks as well.
+#[test]
+fn a_selected_row_stays_selected_where_an_answer_moves_it() {
+    let mut state = state();
+    state.places = (Rect::new(0, 2, 80, 1), Rect::new(0, 4, 80, 10));
+    let mut other_order = snapshot();
+    other_order.contexts.metrics_by_samples.reverse();
+    write(&mut state, "2");
+    assert_eq!(names(&state), ["page.views", "queue.length"]);
+    state.take(Ok(other_order.clone()));
+    assert_eq!(
+        (state.chosen(), &*names(&state)[0]),
+        (0, "queue.length"),
+        "none was selected"
+    );
+    state.take(Ok(snapshot()));
+
+    click(&mut state, MouseButton::Left, 5, 5);
+    state.take(Ok(other_order.clone()));
+    assert_eq!((state.chosen(), &*names(&state)[0]), (0, "queue.length"));
+    click(&mut state, MouseButton::Left, 5, 5);
+    assert_eq!(
+        state.chart, None,
+        "another row than the selected one is selected first"
+    );
+    state.take(Ok(snapshot()));
+    assert_eq!((state.chosen(), &*names(&state)[0]), (0, "page.views"));
+    state.take(Ok(other_order));
+    press(&mut state, &[KeyCode::Enter]);
+    assert_eq!(state.chart.as_ref().unwrap().metric, "page.views");
+
+    press(&mut state, &[KeyCode::Esc, KeyCode::Home]);
+    state.take(Ok(snapshot()));
+    assert_eq!(state.chosen(), 0, "the first row is whichever is the first");
+}
+
 #[test]
 fn the_filter_accepts_every_letter_and_sorting_is_a_request() {
     let mut state = state();
@@ -258,6 +294,13 @@ fn a_metric_opens_as_a_chart_whose_function_group_and_window_change() {
     assert_eq!(chart(&state).by, None, "behind the last key there is none");
     press(&mut state, &[KeyCode::Esc]);
     assert_eq!(state.wanted().chart, None);
+    press(&mut state, &[KeyCode::Enter]);
+    write(&mut state, "1");
+    assert_eq!(
+        (state.tab, &state.chart),
+        (Tab::Overview, &None),
+        "another list is a key away"
+    );
 }
 
 #[test]
