@@ -122,7 +122,19 @@ FAULTS = [
     ),
     (
         "positions-before-delivery",
-        "what was given and not delivered is not read again",
+        "the position behind a delivery is stored when the delivery begins",
+        [
+            (
+                FOLLOWER,
+                "            Some(delivery) => Ok(Some(delivery)),",
+                "            Some(delivery) => {\n                drop(self.delivered(&delivery));\n"
+                "                Ok(Some(delivery))\n            }",
+            )
+        ],
+    ),
+    (
+        "given-is-not-read-again",
+        "an output of sums that loses a partition skips what it was given of the others",
         [(FOLLOWER, "        (self.read, self.taken) = (self.stored, self.stored);", "        (self.read, self.taken) = (self.taken, self.taken);")],
     ),
     (

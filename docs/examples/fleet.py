@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Starts a fleet on this machine: three agents with load, their log, two merges; compares the merged totals with the sent ones.
+"""Starts a fleet on this machine: three agents with load, their log, two merges; compares what was merged with what was sent.
 
   docs/examples/fleet.py [SECONDS] [--kill AFTER] [--kafka | --directory]
 
-Without SECONDS it runs until Ctrl-C. With SECONDS it stops the load after that time, waits until everything is merged, and fails if the merged total differs from the sent total.
---kill ends a sending merge with SIGKILL AFTER that many seconds: the other merge takes over, and the total stays exact. The script ends everything that it started.
+Without SECONDS it runs until Ctrl-C. With SECONDS it stops the load after that time, waits until everything is merged, and fails unless each
+output has every kind of metric as it was sent: the sums of counters, the numbers of timings and distributions, gauges, and sets.
+--kill ends a sending merge with SIGKILL AFTER that many seconds: the other merge takes over, and the files stay exact (sums at the scrape begin from zero
+there). The script ends everything that it started.
 
 The log is a real broker of Apache Kafka, and each merge owns a part of the partitions. Without Java, or Maven to fetch the broker, the
 script prints the reason and uses a directory, which one merge reads at a time. --kafka fails instead; --directory always uses the directory.
@@ -40,10 +42,17 @@ BUILDERS = ["cc", "make", "perl"]
 # weir reads WEIR_ variables as settings.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
 
+# A merge that has no snapshot does not know the agents, and waits so long for them.
+GRACE_SECONDS = 30
+
+# The kinds, by the load's names of them, and their metrics: ten of each.
+METRICS = {"count": "checkout.requests", "timer": "checkout.latency", "gauge": "checkout.queue", "distribution": "checkout.bytes", "set": "checkout.users"}
+
 PROFILE = """
-contexts: 60
-names: {list: ["checkout.requests{{0-9}}", "checkout.latency{{0-9}}"]}
-types: {count: 3, timer: 1}
+contexts: 20
+names: {list: ["METRIC{{0-9}}"]}
+types: {KIND: 1}
+set_members: 5
 tags_per_msg: 2
 tag_keys: {list: [path, region]}
 sample_p: 0
@@ -72,7 +81,7 @@ outputs:
 
 MERGE = """
 log: {{{log}, partitions: 2}}
-grace: 30s
+grace: {grace}s
 admin: 127.0.0.1:0
 memory: 128MiB
 state_path: '{directory}/merge{number}'
@@ -82,11 +91,32 @@ outputs:
 """
 
 
+class Truth:
+    """The sent metrics."""
+
+    def __init__(self):
+        self.sums = {"count": 0.0, "timer": 0, "distribution": 0}
+        # By name and tags: the last values by agent, and the members.
+        self.gauges, self.sets = {}, {}
+
+    def add(self, agent, manifest):
+        for row in manifest["contexts"]:
+            series = row["name"], tuple(sorted(row["tags"]))
+            if row["type"] == "c":
+                self.sums["count"] += float(row["weighted_sum"])
+            elif row["type"] in ("ms", "d"):
+                self.sums["timer" if row["type"] == "ms" else "distribution"] += row["weight"]
+            elif row["type"] == "g":
+                self.gauges.setdefault(series, {})[agent] = {float(value) for value in row["last"]}
+            else:
+                self.sets.setdefault(series, set()).update(row["members"])
+
+
 class Fleet:
     def __init__(self, directory, weir, bench):
         self.directory, self.weir, self.bench = directory, weir, bench
         self.processes, self.log = [], f"directory: '{directory}/log'"
-        self.truth, self.lock, self.stopping = 0.0, threading.Lock(), threading.Event()
+        self.truth, self.lock, self.stopping = Truth(), threading.Lock(), threading.Event()
 
     def path(self, name):
         return os.path.join(self.directory, name)
@@ -130,7 +160,8 @@ class Fleet:
         while not self.stopping.is_set():
             at += 1
             manifest = self.path(f"sent-{number}-{at}.json")
-            command = [self.bench, "load", "run", self.path("profile.yaml"), "--to", f"unixgram://{self.directory}/web{number}.sock",
+            kind = list(METRICS)[(number + at) % len(METRICS)]
+            command = [self.bench, "load", "run", self.path(f"{kind}.yaml"), "--to", f"unixgram://{self.directory}/web{number}.sock",
                        "--duration", f"{LOAD_SECONDS}s", "--manifest", manifest, "--contexts"]
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
             self.processes.append(process)
@@ -140,9 +171,9 @@ class Fleet:
                     print(f"load of agent {number} failed: {errors}", file=sys.stderr)
                 return
             with open(manifest) as file:
-                sent = counters(json.load(file))
+                sent = json.load(file)
             with self.lock:
-                self.truth += sent
+                self.truth.add(number, sent)
 
     def end(self):
         # A second Ctrl-C also leaves no process behind.
@@ -163,11 +194,6 @@ class Fleet:
                 process.kill()
 
 
-def counters(manifest):
-    """The sum of all counters that a load has sent."""
-    return sum(float(row["weighted_sum"]) for row in manifest["contexts"] if row["type"] == "c")
-
-
 def ask(address, path):
     try:
         with urllib.request.urlopen(address + path, timeout=5) as answer:
@@ -176,19 +202,68 @@ def ask(address, path):
         return None
 
 
-def merged(fleet):
-    """The sum of all counters that the merges have written: rates times the interval. A point that a merge writes again after a kill replaces the first."""
+def in_files(fleet):
+    """The merged metrics as in [`Truth`]. A point that a merge writes again after a kill replaces the first."""
     points = {}
     for number in range(1, MERGES + 1):
         try:
             with open(fleet.path(f"merged{number}.jsonl")) as file:
                 for text in file:
                     point = json.loads(text) if text.endswith("\n") else {}
-                    if point.get("type") == "rate" and not point["metric"].endswith(".count"):
-                        points[point["metric"], tuple(point["tags"]), point["ts"]] = round(point["value"] * point["interval"])
+                    if point.get("metric", "").startswith("checkout."):
+                        points[point["metric"], point["type"], tuple(sorted(point["tags"])), point["ts"]] = point
         except FileNotFoundError:
             pass
-    return sum(points.values())
+    sums, gauges, sets = {"count": 0.0, "timer": 0, "distribution": 0}, {}, {}
+    for (name, kind, tags, at), point in sorted(points.items(), key=lambda item: item[0][3]):
+        if kind == "sketch":
+            sums["distribution"] += point["cnt"]
+        elif kind == "rate":
+            sums["timer" if name.endswith(".count") else "count"] += round(point["value"] * point["interval"])
+        elif name.startswith(METRICS["gauge"]):
+            gauges[name, tags] = point["value"]
+        elif name.startswith(METRICS["set"]):
+            sets[name, tags] = max(point["value"], sets.get((name, tags), 0))
+    return sums, gauges, sets
+
+
+def scraped(merges):
+    """The same of the merges that run. They show the members of the last bucket, so of sets only that there are any."""
+    sums, gauges, sets = {"count": 0.0, "timer": 0, "distribution": 0}, {}, {}
+    names = {name.replace(".", "_"): kind for kind, name in METRICS.items()}
+    for process, address in merges:
+        text = (process.poll() is None and ask(address, "/metrics")) or ""
+        for name, ending, labels, number in re.findall(r"^(checkout_[a-z]+\d)(_total|_count|)\{([^}]*)\} (\S+)", text, re.MULTILINE):
+            kind = names[name[:-1]]
+            # Values of one key share a label.
+            labels = re.findall(r'(\w+)="([^"]*)"', labels)
+            tags = tuple(sorted(f"{key}:{value}" for key, values in labels for value in values.split(",")))
+            series = f"{METRICS[kind]}{name[-1]}", tags
+            if kind == "gauge":
+                gauges[series] = float(number)
+            elif kind == "set":
+                sets[series] = float(number)
+            elif ending:
+                sums[kind] += float(number)
+    return sums, gauges, sets
+
+
+def difference(truth, found, has_sums, has_members):
+    """The first difference from what was sent, or None."""
+    sums, gauges, sets = found
+    for kind, sent in truth.sums.items():
+        if sent == 0 or (sums[kind] != sent if has_sums else sums[kind] == 0):
+            return f"{METRICS[kind]} (kind {kind}): {sent:.0f} sent, {sums[kind]:.0f} found"
+    if gauges.keys() != truth.gauges.keys() or sets.keys() != truth.sets.keys():
+        return f"{len(truth.gauges)} gauges and {len(truth.sets)} sets sent, {len(gauges)} and {len(sets)} found"
+    for series, value in gauges.items():
+        last = set().union(*truth.gauges[series].values())
+        if value not in last:
+            return f"gauge {series}: {value}, the last values of the agents are {sorted(last)}"
+    for series, members in truth.sets.items():
+        if has_members and sets[series] != len(members):
+            return f"set {series}: {sets[series]:.0f} members, {len(members)} were sent"
+    return None
 
 
 def sending(merges):
@@ -205,13 +280,19 @@ def sending(merges):
 def line(fleet, merges):
     found = sending(merges)
     if not found:
-        return "no merge sends yet"
-    parts = []
+        return "no merge has partitions yet"
+    parts, states = [], {"published": 0, "merged": 0}
     for number, status in found.items():
-        states = status.get("states", {})
+        of = status.get("states", {})
+        states = {name: count + of.get(name, 0) for name, count in states.items()}
         parts.append(f"merge {number}: {status.get('agents_seen')} of {status.get('agents_expected')} agents, lag {status.get('lag_records')} records, "
-                     f"series states {states.get('published')} published, {states.get('merged')} merged, {states.get('open')} open")
-    return f"{'; '.join(parts)}; counters: {fleet.truth:.0f} sent, {merged(fleet):.0f} merged"
+                     f"series states {of.get('published')} published, {of.get('merged')} merged, {of.get('open')} open")
+    if not states["published"]:
+        return f"waiting for the first bucket of the agents, which ends after ten seconds; {'; '.join(parts)}"
+    if not states["merged"]:
+        return f"waiting {GRACE_SECONDS} s (grace) for agents that the merges do not know yet, the first time only; {'; '.join(parts)}"
+    sums, _, _ = in_files(fleet)
+    return f"{'; '.join(parts)}; counters: {fleet.truth.sums['count']:.0f} sent, {sums['count']:.0f} merged"
 
 
 def variable(name):
@@ -263,34 +344,41 @@ def show(address):
         webbrowser.open(address)
 
 
-def settle(fleet, merges):
-    """Waits until all sent samples are merged."""
+def settle(fleet, merges, is_killed):
+    """Waits until each output has all that was sent."""
     deadline = time.monotonic() + SETTLE_SECONDS
+    differences = []
     while time.monotonic() < deadline:
-        total = merged(fleet)
-        if fleet.truth > 0 and total == fleet.truth:
-            print(f"exact: {fleet.truth:.0f} sent, {total:.0f} merged")
+        # Sums begin from zero where partitions come from a merge that was killed.
+        differences = {"file": difference(fleet.truth, in_files(fleet), True, True),
+                       "prometheus": difference(fleet.truth, scraped(merges), not is_killed, False)}
+        if not any(differences.values()):
+            sums = ", ".join(f"{sent:.0f} {kind}" for kind, sent in fleet.truth.sums.items())
+            print(f"exact at {' and '.join(differences)}: {sums}, {len(fleet.truth.gauges)} gauges, {len(fleet.truth.sets)} sets")
             return 0
         time.sleep(1)
-    print(f"NOT EXACT: {fleet.truth:.0f} sent, {merged(fleet):.0f} merged", file=sys.stderr)
+    for output, what in differences.items():
+        print(f"{output}: {what or 'exact'}", file=sys.stderr)
     return 1
 
 
 def run(fleet, seconds, kill_after):
-    fleet.write("profile.yaml", PROFILE)
+    for kind, name in METRICS.items():
+        fleet.write(f"{kind}.yaml", PROFILE.replace("METRIC", name).replace("KIND", kind))
     for number in range(1, AGENTS + 1):
         _, address = fleet.start("run", f"web{number}", AGENT.format(number=number, directory=fleet.directory, log=fleet.log))
         print(f"agent web{number}: {address}/")
-    merges = [fleet.start("merge", f"merge{number}", MERGE.format(number=number, directory=fleet.directory, log=fleet.log)) for number in range(1, MERGES + 1)]
+    merges = [fleet.start("merge", f"merge{number}", MERGE.format(number=number, directory=fleet.directory, log=fleet.log, grace=GRACE_SECONDS)) for number in range(1, MERGES + 1)]
     for number, (process, address) in enumerate(merges, 1):
         print(f"merge {number}: {address}/   kill -9 {process.pid}")
     print("kill merge 1 with the command beside it, and look at the page of merge 2 (agents, lag, the ledger): it takes over within some ten seconds, and half a minute "
           "later what is merged is again all that was sent half a minute before. Ctrl-C ends everything.", flush=True)
+    print(f"first results come about {GRACE_SECONDS + 15} s from now: until then the merges learn which agents there are", flush=True)
     show(f"{merges[-1][1]}/")
     loads = [threading.Thread(target=fleet.load, args=(number,), daemon=True) for number in range(1, AGENTS + 1)]
     for thread in loads:
         thread.start()
-    begun = time.monotonic()
+    begun, is_killed = time.monotonic(), kill_after is not None
     while seconds is None or time.monotonic() - begun < seconds:
         time.sleep(5 if seconds is None else 1)
         if kill_after is not None and time.monotonic() - begun >= kill_after:
@@ -306,7 +394,7 @@ def run(fleet, seconds, kill_after):
     if kill_after is not None:
         print("no merge was sending when one was to be killed", file=sys.stderr)
         return 1
-    return settle(fleet, merges)
+    return settle(fleet, merges, is_killed)
 
 
 def main():

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A fleet over a real broker of Apache Kafka through faults at random times. Fails unless every output has what was sent.
+"""A fleet over a real broker of Apache Kafka, or over files, through faults at random times. Fails unless every output has what was sent.
 
-  rig/scripts/soak-fleet.py [--faults 60] [--seed N]
+  rig/scripts/soak-fleet.py [--directory] [--faults 60] [--seed N]
 
 Three agents of two tenants, two merges and sometimes a third, four and later ten partitions, and three outputs: a file, to which late data
 comes as a difference, and Graphite and InfluxDB, where a point replaces an earlier one. Graphite is dead for a minute. Agents, merges and
-the broker are killed, stopped and restarted; points with old timestamps arrive. WEIR_BIN and WEIR_BROKER_BIN name built programs; the
-defaults are those of a build for tests. Loopback only; the script ends all its processes.
+the broker are killed, stopped and restarted; points with old timestamps arrive; the clock of all of them is an hour
+ahead for a while. WEIR_BIN and WEIR_BROKER_BIN name built programs; the defaults are those of a build for tests. Loopback only; the script ends all its processes.
 """
 import argparse
 import contextlib
@@ -36,6 +36,47 @@ TENANTS = ["shop", "bank", "bank"]
 OUTPUTS = ["file", "graphite", "influx"]
 # Merges meet twice as many as agents.
 FAULTS = ["kill agent", "restart agent", "stop agent", "third merge", "stop broker"] + ["kill merge", "restart merge", "stop merge"] * 2
+# Seconds by which the clock steps once in a run, and back: more than a merge lets clocks differ.
+STEP = 3600
+# The wall clock plus as many seconds as a file says.
+CLOCK = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static long ahead(void) {
+    char text[32] = "";
+    int error = errno, file = open(getenv("CLOCK_OFFSET"), O_RDONLY | O_CLOEXEC);
+    if (file >= 0) {
+        if (read(file, text, sizeof text - 1) < 0) text[0] = 0;
+        close(file);
+    }
+    errno = error;
+    return atol(text);
+}
+int clock_gettime(clockid_t id, struct timespec *now) {
+    int result = syscall(SYS_clock_gettime, id, now);
+    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += ahead();
+    return result;
+}
+int gettimeofday(struct timeval *now, void *zone) {
+    struct timespec exact;
+    int result = clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec;
+    now->tv_usec = exact.tv_nsec / 1000;
+    return result;
+}
+time_t time(time_t *at) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (at) *at = exact.tv_sec;
+    return exact.tv_sec;
+}
+"""
 # An agent's data may be late, or in two parts, from so long before a fault on to so long after it.
 BEFORE, AFTER = 10, 45
 
@@ -44,22 +85,19 @@ hostname: host{number}
 bucket_width: 5s
 workers: 1
 udp: []
+sandbox: off
 uds: ['{directory}/a{number}.sock']
 admin: 127.0.0.1:0
 state_path: '{directory}/a{number}.state'
 outputs:
   prometheus: {{enabled: false}}
-  kafka:
-    brokers: ['{broker}']
-    topic: soak
-    partitions: 4
-    tenant: {tenant}
-    delivery: {{disk_path: '{directory}/a{number}.queue', backoff_max: 2s, timeout: 8s}}
+  kafka: {{{log}, partitions: 4, tenant: {tenant}, delivery: {{disk_path: '{directory}/a{number}.queue', backoff_max: 2s, timeout: 8s}}}}
 """
 
 MERGE = """
-log: {{brokers: ['{broker}'], topic: soak, group: soak-merge, partitions: 4}}
+log: {{{log}, partitions: 4}}
 grace: 20s
+sandbox: off
 memory: 128MiB
 admin: 127.0.0.1:0
 flush_summary: false
@@ -178,10 +216,21 @@ class Process:
 
 
 class Soak:
-    def __init__(self, directory, random):
-        self.directory, self.random = directory, random
-        self.broker_process = subprocess.Popen([BROKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.broker = self.broker_process.stdout.readline().strip() or sys.exit("the broker did not start")
+    def __init__(self, directory, random, is_on_brokers):
+        self.directory, self.random, self.faults = directory, random, list(FAULTS)
+        self.step_clock(0)
+        with open(f"{directory}/clock.c", "w") as file:
+            file.write(CLOCK)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{directory}/clock.so", f"{directory}/clock.c"], check=True)
+        # Of every process of the fleet, the broker's too.
+        ENVIRONMENT.update(LD_PRELOAD=f"{directory}/clock.so", CLOCK_OFFSET=f"{directory}/offset")
+        self.broker_process, self.log = None, f"directory: '{directory}/log'"
+        if is_on_brokers:
+            self.broker_process = subprocess.Popen([BROKER], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            broker = self.broker_process.stdout.readline().strip() or sys.exit("the broker did not start")
+            self.log = f"brokers: ['{broker}'], topic: soak"
+        else:
+            self.faults.remove("stop broker")
         self.graphite, self.influx = Graphite(), Influx()
         # Until the first merge has made the plan, agents wait.
         self.merges = {number: self.merge(number) for number in (1, 2)}
@@ -196,11 +245,11 @@ class Soak:
         self.lock = threading.Lock()
 
     def agent(self, number):
-        text = AGENT.format(number=number, directory=self.directory, broker=self.broker, tenant=TENANTS[number])
+        text = AGENT.format(number=number, directory=self.directory, log=self.log, tenant=TENANTS[number])
         return Process(self.directory, f"a{number}", "run", text)
 
     def merge(self, number):
-        addresses = {"broker": self.broker, "graphite": self.graphite.address, "influx": self.influx.address}
+        addresses = {"log": self.log, "graphite": self.graphite.address, "influx": self.influx.address}
         text = MERGE.format(number=number, directory=self.directory, **addresses)
         return Process(self.directory, f"m{number}", "merge", text)
 
@@ -258,7 +307,7 @@ class Soak:
     def fault(self):
         number, merge = self.random.randrange(3), self.random.choice(list(self.merges.values()))
         agent = self.agents[number]
-        what = self.random.choice(FAULTS)
+        what = self.random.choice(self.faults)
         if what == "kill agent":
             # A killed agent loses what it had read and not saved, and no merge can know of it.
             with agent.stopped:
@@ -301,6 +350,40 @@ class Soak:
             os.kill(java, signal.SIGCONT)
         return what
 
+    def step_clock(self, ahead):
+        with open(f"{self.directory}/new", "w") as file:
+            file.write(str(ahead))
+        os.rename(f"{self.directory}/new", f"{self.directory}/offset")
+
+    def clock_ahead(self):
+        """The clock of agents, broker and merges is ahead for a while. A bucket that began in the wrong hour would be in the future when the
+        clock is right again, so nothing is sent until all of them are in the log."""
+        seconds = self.random.uniform(15, 30)
+        self.disturb(range(3), seconds + 30)
+        self.step_clock(STEP)
+        time.sleep(seconds)
+        with contextlib.ExitStack() as stack:
+            for agent in self.agents:
+                stack.enter_context(agent.stopped)
+            time.sleep(2 * WIDTH + 2)
+            self.await_queues()
+            self.step_clock(0)
+            # The turn that notices it belongs to the bucket that was open.
+            until = time.time() + 60
+            while not all(agent.status()["clock"]["set_back"] for agent in self.agents):
+                if time.time() > until:
+                    sys.exit("the agents' time is not set back")
+                time.sleep(0.5)
+            time.sleep(WIDTH)
+
+    def await_queues(self):
+        until = time.time() + 120
+        # A stop leaves on disk what an agent has not delivered.
+        while waiting := [output for agent in self.agents for output in agent.status()["outputs"] if output["points"]["pending"]]:
+            if time.time() > until:
+                sys.exit(f"agents do not deliver their queues: {json.dumps(waiting, indent=1)}")
+            time.sleep(0.5)
+
     def await_plan(self):
         """What an agent is sent before it knows the number of partitions is dropped and counted."""
         until = time.time() + 180
@@ -328,7 +411,9 @@ class Soak:
                 print(f"partitions: {ran.stdout.splitlines()} {ran.stderr.strip()}", flush=True)
                 self.disturb(range(3), 90)
             started = time.time()
-            what = self.fault()
+            what = "clock" if at == faults // 3 else self.fault()
+            if what == "clock":
+                self.clock_ahead()
             print(f"{at + 1} of {faults}: {what}, {time.time() - started:.1f} s", flush=True)
             time.sleep(self.random.uniform(1, 4))
         time.sleep(20)
@@ -340,12 +425,7 @@ class Soak:
     def settle(self):
         """The agents end, so nobody waits for them; then everything has to reach every output."""
         time.sleep(2 * WIDTH)
-        until = time.time() + 120
-        # A stop leaves on disk what an agent has not delivered.
-        while waiting := [output for agent in self.agents for output in agent.status()["outputs"] if output["points"]["pending"]]:
-            if time.time() > until:
-                sys.exit(f"agents do not deliver their queues: {json.dumps(waiting, indent=1)}")
-            time.sleep(0.5)
+        self.await_queues()
         for agent in self.agents:
             agent.end(signal.SIGTERM)
         until = time.time() + 300
@@ -432,19 +512,21 @@ class Soak:
                 with contextlib.suppress(OSError):
                     process.signal(signal.SIGCONT)
                 process.end(signal.SIGTERM)
-        self.broker_process.stdin.close()
-        self.broker_process.wait()
+        if self.broker_process:
+            self.broker_process.stdin.close()
+            self.broker_process.wait()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--faults", type=int, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--directory", action="store_true", help="a log in files instead of a broker")
     parser.add_argument("--keep", action="store_true", help="keep the files")
     arguments = parser.parse_args()
     print(f"--seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory() as place:
-        soak = Soak(place, random.Random(arguments.seed))
+        soak = Soak(place, random.Random(arguments.seed), not arguments.directory)
         try:
             soak.run(arguments.faults)
             faults = soak.compare()

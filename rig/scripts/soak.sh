@@ -58,3 +58,4 @@ WEIR_TEST_RESTARTS=$WEIR_TEST_HAND_OVERS WEIR_TEST_MESSAGES=750 \
   "${tests[@]}" -E 'test(/^kept_sockets::a_restart_loses_nothing/)'
 cargo build --locked --workspace --features weir/kafka --bin weir --bin weir-broker
 rig/scripts/soak-fleet.py
+rig/scripts/soak-fleet.py --directory

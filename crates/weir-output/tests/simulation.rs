@@ -1,5 +1,6 @@
-//! Simulates the delivery of one output from a seed: what it is given, what its receivers answer, how time passes, stops, kills, reloads and
-//! hand-overs come in an order that the seed chooses. All of it runs on one thread beside one for the disk, and every step is waited for.
+//! Simulates the delivery of one output from a seed: what it is given, what its receivers answer, how time passes, steps of the wall clock,
+//! stops, kills, reloads and hand-overs come in an order that the seed chooses. All of it runs on one thread beside one for the disk, and every
+//! step is waited for.
 //!
 //! After each step the books balance, and whatever leaves was said to leave before. In the end every point has arrived, or was refused,
 //! dropped with a reason, or at risk when a process was killed; and no point arrived twice whose answer the output had.
@@ -112,9 +113,14 @@ struct Sends {
     receiver: Arc<Mutex<Receiver>>,
     told: Arc<Told>,
     first: u64,
+    delay: Duration,
 }
 
 impl Transport for Sends {
+    fn delay(&self, _: &Payload) -> Duration {
+        self.delay
+    }
+
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
         let text = std::str::from_utf8(&payload.body).expect("numbers");
         let points: Vec<u64> = text.lines().map(|line| line.parse().expect("a number")).collect();
@@ -199,6 +205,8 @@ struct Plan {
     on_disk: bool,
     /// Bytes of payloads in memory: much, or so little that the oldest are dropped.
     memory: u64,
+    /// Of each payload, from its creation on.
+    delay: Duration,
 }
 
 /// Something that takes time, beside which other things happen.
@@ -233,6 +241,8 @@ struct Schedule {
     directory: tempfile::TempDir,
     clock: Clock,
     driver: Driver,
+    /// Seconds by which the wall clock is wrong.
+    ahead: i64,
     receivers: Vec<Arc<Mutex<Receiver>>>,
     told: Arc<Told>,
     output: Option<Arc<Delivery>>,
@@ -273,12 +283,14 @@ impl Schedule {
             rows_max: random.one_of(&[1, 3, 10]),
             on_disk: random.one_in(2),
             memory: random.one_of(&[1 << 20, 1 << 20, 200]),
+            delay: Duration::from_millis(random.one_of(&[0, 0, 3500])),
         };
         let (clock, driver) = Clock::driven(BUCKET);
         let schedule = Schedule {
             directory: tempfile::tempdir().expect("a directory"),
             clock,
             driver,
+            ahead: 0,
             receivers: (0..plan.endpoints).map(|_| Arc::default()).collect(),
             told: Arc::default(),
             output: None,
@@ -334,6 +346,7 @@ impl Schedule {
                 receiver: receiver.clone(),
                 told: self.told.clone(),
                 first: self.first,
+                delay: self.plan.delay,
             }),
         };
         let endpoints = self.receivers.iter().enumerate().map(endpoint).collect();
@@ -591,12 +604,24 @@ impl Schedule {
         }
     }
 
+    /// The wall clock becomes wrong by this many seconds, or right.
+    fn step_clock(&mut self, ahead: i64) {
+        say!(self, "the clock is ahead by {ahead} s");
+        self.driver.step(ahead - self.ahead);
+        self.ahead = ahead;
+        self.count("steps of the clock");
+    }
+
     async fn step(&mut self) {
         let is_busy = self.busy.is_some();
         match self.random.below(100) {
             0..25 if !is_busy || matches!(self.busy, Some(Busy::Reload(..))) => self.submit(),
             25..70 => self.answer(false),
-            70..92 => {
+            70 => {
+                let ahead = self.random.one_of(&[0, 3600, -3600]);
+                self.step_clock(ahead);
+            }
+            71..92 => {
                 let by = self.random.one_of(&[1, 20, 100, 500, 2000, 6000]);
                 self.driver.advance(Duration::from_millis(by));
             }
@@ -635,6 +660,7 @@ impl Schedule {
     /// Receivers take everything, and time passes, until nothing waits.
     async fn heal(&mut self) {
         say!(self, "all receivers are well");
+        self.step_clock(0);
         for _ in 0..4000 {
             self.answer(true);
             self.driver.advance(Duration::from_millis(300));

@@ -150,6 +150,29 @@ fn case_05_an_owner_is_killed_in_the_middle_of_a_bucket() {
     });
 }
 
+/// The owner reads again what it has not committed. Outputs have logs and positions of their own: they keep their partitions, and give nothing
+/// a second time.
+#[test]
+fn failed_commits_restart_no_output() {
+    let mut fleet = Fleet::new(1, 2, 2, 1);
+    fleet.seconds(95);
+    fleet.world.borrow_mut().faults.commit_fails = 2;
+    let mut lost = 0;
+    for _ in 0..100 {
+        fleet.second();
+        let merges = fleet.owners[0].owner.merges().count();
+        lost += 2 - merges;
+    }
+    assert!(lost > 0, "a commit fails, and its merge is dropped");
+    let fleet = ends_well(fleet);
+    for (sending, receiver) in fleet.owners[0].outputs.iter().zip(&fleet.receivers) {
+        assert_eq!(sending.follower.counts().revoked, 0);
+        assert!(receiver.disturbances.is_empty());
+        let accepted: Vec<&u32> = receiver.accepted.values().flatten().collect();
+        assert!(accepted.len() > 20 && accepted.iter().all(|times| **times == 1));
+    }
+}
+
 #[test]
 fn case_06_a_stale_owner_is_fenced() {
     let fleet = beside_a_twin(|fleet, second| match second % 40 {

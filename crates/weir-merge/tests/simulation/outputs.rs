@@ -99,10 +99,11 @@ impl Sending {
         let now = world.borrow().now;
         match &mut self.under_way {
             None => {
+                drop(self.follower.listen());
+                let positions = self.follower.positions();
                 let Ok(Some(delivery)) = self.follower.next(now) else {
                     return false;
                 };
-                let positions = self.follower.positions();
                 let ranges = delivery.positions().map(|(partition, generation, behind)| Range {
                     partition,
                     generation,

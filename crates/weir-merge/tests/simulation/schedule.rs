@@ -1,5 +1,7 @@
 //! One schedule: a fleet and its events.
 
+use std::collections::BTreeSet;
+
 use weir_merge::{Owner, OwnerTurn, Settings};
 use weir_state::Bounds;
 
@@ -139,10 +141,7 @@ impl Fleet {
         place.owner.set_commit_interval(self.commit_interval);
         self.other = Some((place, receivers));
         let mut world = self.world.borrow_mut();
-        world.news.insert(OTHER, Vec::new());
-        for output in 0..POLICIES.len() {
-            world.news_of_outputs.insert((output, OTHER), Vec::new());
-        }
+        world.forget(OTHER);
         for partition in 0..world.others.len() as u32 {
             world.assign_all(partition, OTHER);
         }
@@ -159,7 +158,9 @@ impl Fleet {
         }
         for partition in 0..world.partitions.len() as u32 {
             let owner = running[world.random.below(running.len() as u64) as usize];
-            world.assign(partition, owner);
+            if !world.keeps(partition, owner) {
+                world.assign(partition, owner);
+            }
         }
         drop(world);
         for output in 0..POLICIES.len() {
@@ -170,12 +171,22 @@ impl Fleet {
     /// Each output has members of its own.
     fn rebalance_output(&mut self, output: usize, running: &[usize]) {
         let mut world = self.world.borrow_mut();
+        let mut moved = BTreeSet::new();
         for partition in 0..world.partitions.len() as u32 {
             let owner = running[world.random.below(running.len() as u64) as usize];
-            world.assign_to_output(output, partition, owner);
+            if !world.keeps_of_output(output, partition, owner) {
+                world.assign_to_output(output, partition, owner);
+                moved.insert(partition);
+            }
         }
         for place in &self.owners {
-            disturb(&mut self.receivers, output, &place.outputs[output].under_way());
+            let mut under_way = place.outputs[output].under_way();
+            // An output of sums begins again with all of its partitions.
+            if POLICIES[output].adds_up {
+                moved.extend(&under_way);
+            }
+            under_way.retain(|partition| moved.contains(partition));
+            disturb(&mut self.receivers, output, &under_way);
         }
     }
 
@@ -219,11 +230,7 @@ impl Fleet {
         self.owners[number]
             .owner
             .set_commit_interval(self.commit_interval);
-        let mut world = self.world.borrow_mut();
-        world.news.insert(number, Vec::new());
-        for output in 0..POLICIES.len() {
-            world.news_of_outputs.insert((output, number), Vec::new());
-        }
+        self.world.borrow_mut().forget(number);
     }
 
     /// The receivers of an output accept nothing, or all again. Those of both groups are at the same place.

@@ -35,6 +35,8 @@ pub struct Partition {
     pub stored: Vec<i64>,
     /// Offsets of records that a reader skips, because a file was damaged.
     pub damaged: BTreeSet<u64>,
+    /// The owner that it was assigned to last, unless that was killed.
+    pub owner: Option<usize>,
     pub generation: u64,
     /// Without their results.
     pub commits: Vec<Commit>,
@@ -49,6 +51,7 @@ pub struct Partition {
 /// One output's part of a partition.
 #[derive(Debug, Default)]
 pub struct Sent {
+    pub owner: Option<usize>,
     pub generation: u64,
     pub position: u64,
 }
@@ -77,6 +80,8 @@ pub struct World {
     pub fenced: u64,
     /// Outputs have memory for more than the next bucket.
     pub has_room: bool,
+    /// Partitions that a rebalance leaves with their owner continue, as with Kafka's cooperative rebalance. Otherwise all are assigned again.
+    pub is_cooperative: bool,
     /// Prints what happens, to find the cause of a failure.
     pub is_traced: bool,
 }
@@ -100,6 +105,7 @@ impl World {
             deaf: BTreeSet::new(),
             fenced: 0,
             has_room: seed % 4 != 1,
+            is_cooperative: seed % 8 < 4,
             is_traced: std::env::var_os("WEIR_SIMULATION_TRACE").is_some(),
         }))
     }
@@ -123,6 +129,7 @@ impl World {
         let group = group_of(owner);
         let at = &mut self.of_mut(group)[partition as usize];
         at.generation += 1;
+        at.owner = Some(owner);
         let generation = at.generation;
         for (other, news) in &mut self.news {
             if *other != owner && group_of(*other) == group {
@@ -143,6 +150,7 @@ impl World {
             .entry(output)
             .or_default();
         sent.generation += 1;
+        sent.owner = Some(owner);
         let generation = sent.generation;
         for ((of, other), news) in &mut self.news_of_outputs {
             if *of == output && *other != owner && group_of(*other) == group {
@@ -154,6 +162,31 @@ impl World {
             partition,
             generation,
         });
+    }
+
+    /// Whether a rebalance leaves a partition where it is.
+    pub fn keeps(&self, partition: u32, owner: usize) -> bool {
+        self.is_cooperative && self.partitions[partition as usize].owner == Some(owner)
+    }
+
+    /// The same for one output.
+    pub fn keeps_of_output(&self, output: usize, partition: u32, owner: usize) -> bool {
+        let sent = self.partitions[partition as usize].sent.get(&output);
+        self.is_cooperative && sent.is_some_and(|sent| sent.owner == Some(owner))
+    }
+
+    /// A killed owner has nothing, and its successor is told nothing of before.
+    pub fn forget(&mut self, owner: usize) {
+        self.news.insert(owner, Vec::new());
+        for output in 0..POLICIES.len() {
+            self.news_of_outputs.insert((output, owner), Vec::new());
+        }
+        for at in &mut self.partitions {
+            at.owner = at.owner.filter(|of| *of != owner);
+            for sent in at.sent.values_mut() {
+                sent.owner = sent.owner.filter(|of| *of != owner);
+            }
+        }
     }
 
     /// The same with all outputs.

@@ -1,6 +1,7 @@
 //! Time as deliveries see it: the system's, or one that a test drives.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
@@ -15,14 +16,18 @@ enum Inner {
         start: Instant,
     },
     Driven {
-        unix: i64,
+        /// Unix seconds when it was made.
+        unix: Arc<AtomicI64>,
         now: watch::Receiver<Duration>,
     },
 }
 
 /// Moves a driven clock.
 #[derive(Clone, Debug)]
-pub struct Driver(Arc<watch::Sender<Duration>>);
+pub struct Driver {
+    unix: Arc<AtomicI64>,
+    now: Arc<watch::Sender<Duration>>,
+}
 
 impl Clock {
     /// The machine's clocks.
@@ -35,7 +40,12 @@ impl Clock {
     /// A clock that stands at `unix` seconds until its driver moves it.
     pub fn driven(unix: i64) -> (Self, Driver) {
         let (sender, now) = watch::channel(Duration::ZERO);
-        (Self(Inner::Driven { unix, now }), Driver(Arc::new(sender)))
+        let unix = Arc::new(AtomicI64::new(unix));
+        let driver = Driver {
+            unix: unix.clone(),
+            now: Arc::new(sender),
+        };
+        (Self(Inner::Driven { unix, now }), driver)
     }
 
     /// Time since the clock was made; never goes back.
@@ -53,7 +63,7 @@ impl Clock {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
                 since.map_or(0, |since| since.as_secs() as i64)
             }
-            Inner::Driven { unix, now } => unix + now.borrow().as_secs() as i64,
+            Inner::Driven { unix, now } => unix.load(Ordering::Relaxed) + now.borrow().as_secs() as i64,
         }
     }
 
@@ -64,7 +74,9 @@ impl Clock {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
                 since.map_or(0, |since| since.as_millis() as i64)
             }
-            Inner::Driven { unix, now } => unix * 1000 + now.borrow().as_millis() as i64,
+            Inner::Driven { unix, now } => {
+                unix.load(Ordering::Relaxed) * 1000 + now.borrow().as_millis() as i64
+            }
         }
     }
 
@@ -85,6 +97,11 @@ impl Clock {
 impl Driver {
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        self.0.send_modify(|now| *now += by);
+        self.now.send_modify(|now| *now += by);
+    }
+
+    /// Sets the wall clock forward or back by this many seconds. No time passes.
+    pub fn step(&self, seconds: i64) {
+        self.unix.fetch_add(seconds, Ordering::Relaxed);
     }
 }

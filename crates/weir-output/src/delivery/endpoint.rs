@@ -81,13 +81,15 @@ pub async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
 }
 
 impl Shared {
-    /// Waits until this time, Unix milliseconds, or until nothing is to wait any more.
-    async fn wait_until(&self, unix_ms: i64) {
-        let ahead = unix_ms.saturating_sub(self.clock.unix_ms());
-        if ahead <= 0 {
+    /// Waits until a payload was created this long ago, or until nothing is to wait any more. The wall clock may have been ahead when it was
+    /// created (`created`: Unix seconds), so it never waits for longer than the delay.
+    async fn wait(&self, created: i64, delay: Duration) {
+        let age = self.clock.unix_ms().saturating_sub(created.saturating_mul(1000));
+        let rest = delay.saturating_sub(Duration::from_millis(age.max(0) as u64));
+        if rest.is_zero() {
             return;
         }
-        let at = self.clock.now() + Duration::from_millis(ahead as u64);
+        let at = self.clock.now() + rest;
         let mut at_once = self.without_delay.subscribe();
         tokio::select! {
             () = self.clock.sleep_until(at) => {}
@@ -149,7 +151,7 @@ impl Endpoint {
                 let refused = self.refused.clone();
                 let landed = Landed::of(&shared, self.index, &payload);
                 self.under_way.spawn(async move {
-                    shared.wait_until(transport.not_before(&payload)).await;
+                    shared.wait(payload.created, transport.delay(&payload)).await;
                     divide::deliver(shared, transport, refused, payload, landed).await
                 });
             }

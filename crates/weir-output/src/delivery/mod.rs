@@ -151,7 +151,7 @@ struct Shared {
     retained_encoder: Mutex<Option<Box<dyn Encode>>>,
     /// No further request begins.
     paused: watch::Sender<bool>,
-    /// No payload waits for its time ([`Transport::not_before`]): the output ends, or another process takes over.
+    /// No payload waits for its time ([`Transport::delay`]): the output ends, or another process takes over.
     without_delay: watch::Sender<bool>,
     /// The encoder is to end open payloads and to give its state; it goes up each time it has.
     save_requested: AtomicBool,

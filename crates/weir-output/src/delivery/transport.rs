@@ -85,10 +85,10 @@ pub trait Transport: Send + Sync + 'static {
         })
     }
 
-    /// Unix milliseconds before which a payload is not sent, unless the output ends or is handed over. Outputs use it to spread the load of
-    /// many agents over time.
-    fn not_before(&self, _payload: &Payload) -> i64 {
-        i64::MIN
+    /// The time for which a payload waits after it was created, unless the output ends or is handed over. Outputs use it to spread the load
+    /// of many agents over time.
+    fn delay(&self, _payload: &Payload) -> Duration {
+        Duration::ZERO
     }
 
     /// Divides a payload that was refused as [`Outcome::Invalid`] into series. `None`: it cannot be divided.

@@ -86,10 +86,9 @@ impl Transport for Producer {
         })
     }
 
-    fn not_before(&self, payload: &Payload) -> i64 {
+    fn delay(&self, _payload: &Payload) -> Duration {
         let width = self.planned.width().min(SPREAD_MAX);
-        let delay = self.agent.map_or(0, |agent| delay_ms(agent, width) as i64);
-        payload.created.saturating_mul(1000).saturating_add(delay)
+        Duration::from_millis(self.agent.map_or(0, |agent| delay_ms(agent, width)))
     }
 
     fn background(&self, clock: Clock) -> BoxFuture<'_, ()> {

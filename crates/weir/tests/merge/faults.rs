@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::UNIX_EPOCH;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::delivery::intake::{Answer, Intake};
 use crate::merge::process::Merge;
 use crate::support::place::{replace_by_a_file, wait_for_all};
+use crate::support::preload::{OTHER_CLOCK, preloaded};
 use crate::support::{Agent, status, until};
 
 const TENANTS: [&str; 3] = ["shop", "bank", "bank"];
@@ -28,16 +29,58 @@ const AT_RISK: usize = 300;
 /// A metric, its agent and its step: what receivers have, with the largest single value.
 type Sums = BTreeMap<(String, String, String), (f64, f64)>;
 
+/// The wall clock of all processes of a fleet.
+struct Clock {
+    directory: PathBuf,
+    library: String,
+}
+
+impl Clock {
+    fn new(directory: &Path) -> Clock {
+        let directory = directory.join("clock");
+        std::fs::create_dir(&directory).unwrap();
+        let clock = Clock {
+            library: preloaded(&directory, OTHER_CLOCK),
+            directory,
+        };
+        clock.set(0);
+        clock
+    }
+
+    /// Seconds that it is ahead of the machine's.
+    fn set(&self, ahead: i64) {
+        std::fs::write(self.directory.join("new"), ahead.to_string()).unwrap();
+        std::fs::rename(self.directory.join("new"), self.directory.join("offset")).unwrap();
+    }
+
+    fn environment(&self) -> Environment {
+        let offset = self.directory.join("offset").display().to_string();
+        vec![
+            ("LD_PRELOAD", self.library.clone()),
+            ("CLOCK_OFFSET", offset),
+            ("WEIR_SANDBOX", "off".to_owned()),
+        ]
+    }
+}
+
+type Environment = Vec<(&'static str, String)>;
+
+fn borrowed<'a>(environment: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
+    let all = environment.iter();
+    all.map(|(name, value)| (*name, value.as_str())).collect()
+}
+
 /// One of the three agents. Its state, queue and socket outlive it.
 struct Source {
     number: usize,
     directory: PathBuf,
     config: String,
+    environment: Environment,
     agent: Option<Agent>,
 }
 
 impl Source {
-    fn new(number: usize, directory: &Path, log: &Path) -> Source {
+    fn new(number: usize, directory: &Path, log: &Path, environment: &[(&'static str, String)]) -> Source {
         let directory = directory.join(format!("agent{number}"));
         std::fs::create_dir(&directory).unwrap();
         let own = directory.display();
@@ -50,6 +93,7 @@ impl Source {
         let mut source = Source {
             number,
             config,
+            environment: environment.to_vec(),
             directory,
             agent: None,
         };
@@ -67,7 +111,9 @@ impl Source {
 
     fn start(&mut self) {
         let state = self.state().display().to_string();
-        self.agent = Some(Agent::start(&self.config, &[("WEIR_STATE_PATH", &state)]));
+        let mut environment = borrowed(&self.environment);
+        environment.push(("WEIR_STATE_PATH", &state));
+        self.agent = Some(Agent::start(&self.config, &environment));
     }
 
     fn status(&self) -> Value {
@@ -82,6 +128,28 @@ impl Source {
             socket.send(some.join("\n").as_bytes()).unwrap();
         }
         wait_for_all(&self.agent.as_ref().unwrap().admin, &self.socket(), None);
+    }
+
+    /// Waits until a bucket has ended, and all before is in the log.
+    fn until_published(&self) {
+        let flushes = || self.status()["flush"]["count"].as_u64().unwrap();
+        let before = flushes();
+        until("a bucket ends", || flushes() > before);
+        // An idle agent has records too, and they wait for its time to send.
+        let points = || self.status()["outputs"][0]["points"].clone();
+        let produced = points()["produced"].as_u64();
+        until("all before it is delivered", || {
+            points()["delivered"].as_u64() >= produced
+        });
+    }
+
+    /// Waits until the agent's time follows a clock that was set back. The bucket that was open then has the time of its beginning, and the
+    /// samples of the turn that noticed the step.
+    fn until_set_back(&self) {
+        until("the agent's time is set back", || {
+            self.status()["clock"]["set_back"].as_u64() > Some(0)
+        });
+        self.until_published();
     }
 
     /// The next process of a killed one: the samples that it says are lost, and of them those that may have been delivered after all.
@@ -240,6 +308,7 @@ struct Fleet {
     merges: Vec<Option<Merge>>,
     graphite: Graphite,
     datadog: Intake,
+    environment: Environment,
     truth: BTreeMap<(String, String, String), f64>,
     /// By agent and step: samples of counters that the agent names as lost, and of them those that may have arrived after all.
     lost: BTreeMap<(String, String), (u64, u64)>,
@@ -247,7 +316,14 @@ struct Fleet {
 
 impl Fleet {
     fn start(is_datadog_alive: &Arc<AtomicBool>) -> Fleet {
-        let directory = tempfile::tempdir().unwrap();
+        Fleet::start_in(tempfile::tempdir().unwrap(), Environment::new(), is_datadog_alive)
+    }
+
+    fn start_in(
+        directory: tempfile::TempDir,
+        environment: Environment,
+        is_datadog_alive: &Arc<AtomicBool>,
+    ) -> Fleet {
         let is_alive = is_datadog_alive.clone();
         let datadog = Intake::start(true, move |_| match is_alive.load(Ordering::SeqCst) {
             true => Answer::Accept,
@@ -256,11 +332,12 @@ impl Fleet {
         let log = directory.path().join("log");
         let mut fleet = Fleet {
             sources: (0..3)
-                .map(|number| Source::new(number, directory.path(), &log))
+                .map(|number| Source::new(number, directory.path(), &log, &environment))
                 .collect(),
             merges: vec![None, None],
             graphite: Graphite::start(),
             datadog,
+            environment,
             truth: BTreeMap::new(),
             lost: BTreeMap::new(),
             directory,
@@ -286,7 +363,7 @@ impl Fleet {
         );
         let own = self.directory.path().join(format!("merge{number}"));
         std::fs::create_dir_all(&own).unwrap();
-        self.merges[number] = Some(Merge::start(&own, &text));
+        self.merges[number] = Some(Merge::start_in(&borrowed(&self.environment), &own, &text));
     }
 
     /// The merge with this value in its status.
@@ -335,12 +412,7 @@ impl Fleet {
     /// Kills an agent in the middle of a bucket: what is lost is what its next process says.
     fn kill_agent(&mut self, number: usize, step: usize) {
         let source = &mut self.sources[number];
-        let flushes = || source.status()["flush"]["count"].as_u64().unwrap();
-        let before = flushes();
-        until("a bucket ends", || flushes() > before);
-        until("all before it is delivered", || {
-            source.status()["outputs"][0]["points"]["pending"] == 0
-        });
+        source.until_published();
         let lines: Vec<String> = (0..AT_RISK)
             .map(|at| format!("k.c:1|c|#w:{step},x:{}", at % 50))
             .collect();
@@ -349,6 +421,31 @@ impl Fleet {
         let (agent, step) = (number.to_string(), step.to_string());
         self.lost.insert((agent.clone(), step.clone()), told);
         self.truth.insert(("k.c".to_owned(), agent, step), AT_RISK as f64);
+    }
+
+    /// Ends all agents. Nothing can be kept, so the bucket is flushed, and each says that it ends.
+    fn end_agents(&mut self) {
+        for source in &mut self.sources {
+            replace_by_a_file(&source.state());
+            source.agent.take().unwrap().stop();
+        }
+    }
+
+    /// Ends the merges once every output has what was sent, and returns the quarantined records by reason.
+    fn end(mut self) -> Value {
+        until("every output has what was sent", || self.compare());
+        let owner = self.the_one("a merge has the log", |of| of["partitions_held"] == PARTITIONS);
+        let of_owner = self.merges[owner].as_ref().unwrap().fleet();
+        for nothing in ["missing", "lost"] {
+            assert_eq!(of_owner["states"][nothing], 0, "{of_owner}");
+        }
+        // Nothing comes a second time while they stop.
+        for merge in self.merges.iter_mut() {
+            let (ended, log) = merge.take().unwrap().stop();
+            assert!(ended.success(), "{log}");
+        }
+        self.compare().unwrap();
+        of_owner["quarantined"].clone()
     }
 
     /// Compares the truth with what each receiver has.
@@ -414,21 +511,35 @@ fn receivers_have_what_was_sent_but_for_what_an_agent_names_as_lost() {
     fleet.step(5, true);
     is_datadog_alive.store(true, Ordering::SeqCst);
     fleet.step(6, false);
-    for source in &mut fleet.sources {
-        // Nothing can be kept, so the bucket is flushed, and the agent says that it ends.
-        replace_by_a_file(&source.state());
-        source.agent.take().unwrap().stop();
-    }
-    until("every output has what was sent", || fleet.compare());
-    let owner = fleet.the_one("a merge has the log", |of| of["partitions_held"] == PARTITIONS);
-    let of_owner = fleet.merges[owner].as_ref().unwrap().fleet();
-    for nothing in ["quarantined", "missing", "lost"] {
-        assert_eq!(of_owner["states"][nothing], 0, "{of_owner}");
-    }
-    // Nothing comes a second time while they stop.
-    for merge in fleet.merges.iter_mut() {
-        let (ended, log) = merge.take().unwrap().stop();
-        assert!(ended.success(), "{log}");
-    }
-    fleet.compare().unwrap();
+    fleet.end_agents();
+    assert_eq!(fleet.end(), json!({}));
+}
+
+/// The clock of the machine, so that of agents, log and merges, is an hour ahead for a while. A merge dies before it is right again.
+#[test]
+fn receivers_have_what_was_sent_while_the_clock_stepped() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::new(directory.path());
+    let environment = clock.environment();
+    let mut fleet = Fleet::start_in(directory, environment, &Arc::new(AtomicBool::new(true)));
+    fleet.step(0, false);
+    let owns = |of: &Value| of["partitions_held"] == PARTITIONS && of["closed_buckets"].as_u64() > Some(0);
+    let owner = fleet.the_one("a merge has closed buckets", owns);
+    fleet.step(1, true);
+    // In the middle of a bucket.
+    clock.set(3600);
+    fleet.step(2, false);
+    fleet.kill_merge(owner);
+    fleet.step(3, true);
+    // A bucket that begins in the wrong hour is in the future when the clock is right, and goes to quarantine.
+    fleet.sources.iter().for_each(Source::until_published);
+    clock.set(0);
+    fleet.sources.iter().for_each(Source::until_set_back);
+    fleet.step(4, true);
+    fleet.sources.iter().for_each(Source::until_published);
+    fleet.step(5, false);
+    fleet.end_agents();
+    let quarantined = fleet.end();
+    let reasons: Vec<&String> = quarantined.as_object().unwrap().keys().collect();
+    assert_eq!(reasons, ["future"], "of the bucket that was open: {quarantined}");
 }

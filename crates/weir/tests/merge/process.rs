@@ -24,11 +24,17 @@ pub fn config(log: &Path, rest: &str) -> String {
 
 impl Merge {
     pub fn start(directory: &Path, config: &str) -> Merge {
+        Merge::start_in(&[], directory, config)
+    }
+
+    /// With these variables.
+    pub fn start_in(environment: &[(&str, &str)], directory: &Path, config: &str) -> Merge {
         let path = directory.join("merge.yaml");
         std::fs::write(&path, config).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_weir"))
             .env_clear()
             .env("WEIR_ADMIN", "127.0.0.1:0")
+            .envs(environment.iter().copied())
             .args(["merge", "--config"])
             .arg(&path)
             .stdout(Stdio::null())
