@@ -11,6 +11,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 strip --strip-all -o "$work/weir" "$binary"
-"$here/../packages.sh" "$work/weir" "$work"
+# The program is three times as large as a released one.
+COMPRESSION=fast "$here/../packages.sh" "$work/weir" "$work"
 "$here/deb.sh" "$work"
 "$here/rpm.sh" "$work"
