@@ -65,11 +65,7 @@ impl AnyLog {
 
     /// A number not above that of the first result that was written at this Unix millisecond or later.
     pub fn results_near(&mut self, partition: u32, milliseconds: i64) -> Result<u64, Error> {
-        match self {
-            AnyLog::File(log) => log.results_start(partition),
-            #[cfg(feature = "kafka")]
-            AnyLog::Kafka(log) => log.results_near(partition, milliseconds),
-        }
+        on!(self, log => log.results_near(partition, milliseconds))
     }
 
     /// The position of this output.

@@ -189,6 +189,11 @@ impl FileLog {
         partition.commits.remove_before(sent.unwrap_or(0) / RESULTS_MAX)
     }
 
+    /// Files have no index of times: the first result that is kept.
+    pub fn results_near(&mut self, partition: u32, _milliseconds: i64) -> Result<u64, Error> {
+        self.results_start(partition)
+    }
+
     /// The position of this output.
     pub fn position(&mut self, partition: u32) -> Result<u64, Error> {
         position(&self.position_file(partition)?)
