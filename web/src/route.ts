@@ -1,7 +1,7 @@
 // The URL has the whole state of the view, so that a link shows the same to a colleague. What a user chooses is in the history of the
 // browser, so that Back undoes it.
 
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 
 export interface Route {
   view: string;
@@ -29,7 +29,8 @@ export function write(view: string, params: Change): string {
 
 export function useRoute(): Route {
   const [route, setRoute] = useState(() => parse(location.hash));
-  useEffect(() => {
+  // At once: a change of the address before a later effect would not be seen.
+  useLayoutEffect(() => {
     const changed = () => setRoute(parse(location.hash));
     addEventListener("hashchange", changed);
     return () => removeEventListener("hashchange", changed);

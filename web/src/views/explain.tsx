@@ -1,6 +1,6 @@
 // Explains a pasted message.
 
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import type { Explanation } from "../api";
 import { usePolled } from "../data";
 import { byteRange } from "../format";
@@ -10,7 +10,8 @@ import { OutputNames, Words } from "../words";
 export function Explain({ params }: { params: URLSearchParams }) {
   const [line, setLine] = useState(params.get("line") ?? "");
   const requested = params.get("line") ?? "";
-  useEffect(() => setLine(requested), [requested]);
+  // Before the next event: a later effect would undo what was typed meanwhile.
+  useLayoutEffect(() => setLine(requested), [requested]);
   const { data, error } = usePolled<Explanation>(requested ? "explain" : undefined, { line: requested }, 0);
   return (
     <>

@@ -1,6 +1,6 @@
 // One chart of up to six metrics, with a formula, groups, filters and a legend.
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import type { Explanation, Kind, Metrics as MetricList, Params, Points, TagKey } from "../api";
 import { Chart, COLOURS, type Line, useMedia } from "../chart";
 import { usePolled, useQueries } from "../data";
@@ -317,7 +317,8 @@ function without(letter: Letter): Change {
 function Filter({ where, onChange }: { where: string[]; onChange: (where: string[]) => void }) {
   const [text, setText] = useState(where.join(" "));
   const known = where.join(" ");
-  useEffect(() => setText(known), [known]);
+  // Before the next event: a later effect would undo what was typed meanwhile.
+  useLayoutEffect(() => setText(known), [known]);
   return (
     <label class="grow">
       Only{" "}
