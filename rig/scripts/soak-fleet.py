@@ -39,44 +39,7 @@ FAULTS = ["kill agent", "restart agent", "stop agent", "third merge", "stop brok
 # Seconds by which the clock steps once in a run, and back: more than a merge lets clocks differ.
 STEP = 3600
 # The wall clock plus as many seconds as a file says.
-CLOCK = """
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-static long ahead(void) {
-    char text[32] = "";
-    int error = errno, file = open(getenv("CLOCK_OFFSET"), O_RDONLY | O_CLOEXEC);
-    if (file >= 0) {
-        if (read(file, text, sizeof text - 1) < 0) text[0] = 0;
-        close(file);
-    }
-    errno = error;
-    return atol(text);
-}
-int clock_gettime(clockid_t id, struct timespec *now) {
-    int result = syscall(SYS_clock_gettime, id, now);
-    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += ahead();
-    return result;
-}
-int gettimeofday(struct timeval *now, void *zone) {
-    struct timespec exact;
-    int result = clock_gettime(CLOCK_REALTIME, &exact);
-    now->tv_sec = exact.tv_sec;
-    now->tv_usec = exact.tv_nsec / 1000;
-    return result;
-}
-time_t time(time_t *at) {
-    struct timespec exact;
-    clock_gettime(CLOCK_REALTIME, &exact);
-    if (at) *at = exact.tv_sec;
-    return exact.tv_sec;
-}
-"""
+CLOCK = os.path.join(ROOT, "crates/weir/tests/support/clock.c")
 # An agent's data may be late, or in two parts, from so long before a fault on to so long after it.
 BEFORE, AFTER = 10, 45
 
@@ -219,9 +182,7 @@ class Soak:
     def __init__(self, directory, random, is_on_brokers):
         self.directory, self.random, self.faults = directory, random, list(FAULTS)
         self.step_clock(0)
-        with open(f"{directory}/clock.c", "w") as file:
-            file.write(CLOCK)
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{directory}/clock.so", f"{directory}/clock.c"], check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{directory}/clock.so", CLOCK], check=True)
         # Of every process of the fleet, the broker's too.
         ENVIRONMENT.update(LD_PRELOAD=f"{directory}/clock.so", CLOCK_OFFSET=f"{directory}/offset")
         self.broker_process, self.log = None, f"directory: '{directory}/log'"

@@ -6,30 +6,7 @@
 use std::path::Path;
 
 /// The wall clock plus as many seconds as a file says.
-pub const OTHER_CLOCK: &str = "
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t id, struct timespec *now) {
-    int result = syscall(SYS_clock_gettime, id, now);
-    if (result == 0 && id == CLOCK_REALTIME) {
-        int error = errno;
-        FILE *file = fopen(getenv(\"CLOCK_OFFSET\"), \"r\");
-        long offset = 0;
-        if (file) {
-            if (fscanf(file, \"%ld\", &offset) != 1) offset = 0;
-            fclose(file);
-        }
-        now->tv_sec += offset;
-        errno = error;
-    }
-    return result;
-}
-";
+pub const OTHER_CLOCK: &str = include_str!("clock.c");
 
 /// Compiles a library that takes the place of functions of the C library.
 pub fn preloaded(directory: &Path, source: &str) -> String {
