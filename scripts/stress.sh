@@ -39,6 +39,9 @@ else
   fi
 fi
 
+# A test in quarantine fails the gate nowhere.
+filter="($filter)$(sed -n 's/^name = "\(.*\)"$/ and not test(=\1)/p' tests/quarantine.toml | tr -d '\n')"
+
 "${run[@]}" --no-run
 tests=$("$cargo" nextest list --workspace --features weir/kafka --locked --message-format oneline -E "$filter" | wc -l)
 parts=$(((tests + 99) / 100))
