@@ -16,7 +16,7 @@ use weir_admin::{
 use weir_status::contexts::{ContextReport, MetricRow};
 use weir_status::explain::{ExplainError, ExplainRequest, Explanation};
 use weir_status::status::Reloaded;
-use weir_status::status::{ListenerStatus, Status};
+use weir_status::status::{ListenerStatus, ProcessStatus, Status};
 
 struct Double {
     ready: Result<(), NotReady>,
@@ -38,7 +38,10 @@ impl AdminSource for Double {
             ..ListenerStatus::default()
         };
         let status = Status {
-            version: "1.2.3".to_owned(),
+            process: ProcessStatus {
+                version: "1.2.3".to_owned(),
+                ..ProcessStatus::default()
+            },
             listeners: vec![listener],
             ..Status::default()
         };
@@ -196,7 +199,7 @@ fn every_path_answers() {
     let (status, body) = server.get("/api/v1/status");
     assert_eq!(status, 200);
     let parsed: Status = serde_json::from_str(&body).unwrap();
-    assert_eq!(parsed.version, "1.2.3");
+    assert_eq!(parsed.process.version, "1.2.3");
 
     let rows = |path| {
         let (status, body) = server.get(path);

@@ -168,8 +168,8 @@ impl Budget {
         let listeners = &config.listeners;
         let has_streams = !config.addresses.tcp.is_empty() || !listeners.uds_stream.is_empty();
         let limits_rates = !config.addresses.rates.is_empty()
-            || listeners.rate_limit_per_address.is_some()
-            || listeners.rate_limit_per_origin.is_some();
+            || listeners.senders.rate_limit_per_address.is_some()
+            || listeners.senders.rate_limit_per_origin.is_some();
         let tells_senders = config.origin.is_on() || limits_rates || listeners.allowed_origins().is_some();
         let takes_columns = Budget::takes_columns(config);
         let if_used = |is_used: bool| if is_used { u64::MAX } else { 0 };

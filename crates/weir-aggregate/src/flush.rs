@@ -120,7 +120,6 @@ enum RowValue {
 
 /// A part of one flush.
 #[derive(Clone, Debug)]
-#[allow(clippy::vec_box)]
 pub struct Batch {
     pub source: BatchSource,
     pub bucket: Bucket,
@@ -140,18 +139,31 @@ pub struct Batch {
     pub hostname: std::sync::Arc<str>,
     pub events: Vec<EventRecord>,
     pub checks: Vec<CheckRecord>,
-    text: String,
-    tags: Vec<Span>,
+    texts: Texts,
     rows: Vec<Row>,
     /// Index of the first row of each partition in `partitions`.
     partition_starts: Vec<u32>,
-    // Boxed as in the worker's state, so a flush moves pointers instead of bodies.
+    bodies: Bodies,
+    in_transit: TransitBytes,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Texts {
+    /// All texts, joined.
+    all: String,
+    /// Their places in it, tag list by tag list.
+    tags: Vec<Span>,
+}
+
+/// Values that do not fit into a row. Boxed as in the worker's state, so a flush moves pointers instead of bodies.
+#[derive(Clone, Debug, Default)]
+#[allow(clippy::vec_box)]
+struct Bodies {
     sets: Vec<Box<MemberSet>>,
     histograms: Vec<Box<Histogram>>,
     distributions: Vec<Box<Sketch>>,
-    /// Bytes of these and of events and checks, as of their arrival in the batch.
-    body_bytes: usize,
-    in_transit: TransitBytes,
+    /// Bytes of these and of the batch's events and checks, as of their arrival in the batch.
+    bytes: usize,
 }
 
 /// Lengths of a batch: of its texts, of its tags, of its rows.
@@ -230,7 +242,7 @@ impl<'a> Series<'a> {
     pub fn tags(&self) -> impl ExactSizeIterator<Item = &'a str> + Clone + use<'a> {
         let batch = self.batch;
         let Span { start, len } = self.row.tags;
-        batch.tags[start as usize..(start + len) as usize]
+        batch.texts.tags[start as usize..(start + len) as usize]
             .iter()
             .map(move |&span| batch.text(span))
     }
@@ -297,9 +309,9 @@ impl<'a> Series<'a> {
         match self.row.value {
             RowValue::Counter(sum) => Value::Counter(sum),
             RowValue::Gauge { value, .. } => Value::Gauge(value),
-            RowValue::Set(at) => Value::Set(&self.batch.sets[at as usize]),
-            RowValue::Histogram(at) => Value::Histogram(&self.batch.histograms[at as usize]),
-            RowValue::Distribution(at) => Value::Distribution(&self.batch.distributions[at as usize]),
+            RowValue::Set(at) => Value::Set(&self.batch.bodies.sets[at as usize]),
+            RowValue::Histogram(at) => Value::Histogram(&self.batch.bodies.histograms[at as usize]),
+            RowValue::Distribution(at) => Value::Distribution(&self.batch.bodies.distributions[at as usize]),
         }
     }
 
@@ -314,11 +326,12 @@ impl<'a> Series<'a> {
                 };
                 Record::Gauge(SavedGauge::new(value, received, stamp.agent))
             }
-            RowValue::Set(at) => Record::Set(self.batch.sets[at as usize].saved()),
-            RowValue::Histogram(at) => Record::Samples(self.batch.histograms[at as usize].saved()),
-            RowValue::Distribution(at) => {
-                Record::from(Distribution::new(&self.batch.distributions[at as usize], 0.0))
-            }
+            RowValue::Set(at) => Record::Set(self.batch.bodies.sets[at as usize].saved()),
+            RowValue::Histogram(at) => Record::Samples(self.batch.bodies.histograms[at as usize].saved()),
+            RowValue::Distribution(at) => Record::from(Distribution::new(
+                &self.batch.bodies.distributions[at as usize],
+                0.0,
+            )),
         }
     }
 
@@ -346,14 +359,10 @@ impl Batch {
             hostname,
             events: Vec::new(),
             checks: Vec::new(),
-            text: String::new(),
-            tags: Vec::new(),
+            texts: Texts::default(),
             rows: Vec::new(),
             partition_starts: Vec::new(),
-            sets: Vec::new(),
-            histograms: Vec::new(),
-            distributions: Vec::new(),
-            body_bytes: 0,
+            bodies: Bodies::default(),
             in_transit: TransitBytes::default(),
         }
     }
@@ -361,8 +370,8 @@ impl Batch {
     /// Its lengths now.
     pub(crate) fn room(&self) -> Room {
         Room {
-            text: self.text.len(),
-            tags: self.tags.len(),
+            text: self.texts.all.len(),
+            tags: self.texts.tags.len(),
             rows: self.rows.len(),
         }
     }
@@ -370,8 +379,8 @@ impl Batch {
     /// Reserves so much, and a little more: a batch that grows copies what it holds.
     pub(crate) fn reserve(&mut self, room: Room) {
         let more = |len: usize| len + len / 16;
-        self.text.reserve_exact(more(room.text));
-        self.tags.reserve_exact(more(room.tags));
+        self.texts.all.reserve_exact(more(room.text));
+        self.texts.tags.reserve_exact(more(room.tags));
         self.rows.reserve_exact(more(room.rows));
     }
 
@@ -389,10 +398,10 @@ impl Batch {
 
     /// Bytes held, estimated: bodies count as on arrival.
     pub fn bytes(&self) -> usize {
-        self.text.capacity()
-            + self.tags.capacity() * size_of::<Span>()
+        self.texts.all.capacity()
+            + self.texts.tags.capacity() * size_of::<Span>()
             + self.rows.capacity() * size_of::<Row>()
-            + self.body_bytes
+            + self.bodies.bytes
             + self.timestamped.iter().map(Batch::bytes).sum::<usize>()
     }
 
@@ -459,21 +468,24 @@ impl Batch {
 
     /// Bytes held, slack included, without events and checks.
     pub fn heap_bytes(&self) -> usize {
-        self.text.capacity()
-            + self.tags.capacity() * size_of::<Span>()
+        self.texts.all.capacity()
+            + self.texts.tags.capacity() * size_of::<Span>()
             + self.rows.capacity() * size_of::<Row>()
             + self.partition_starts.capacity() * 4
             + self
+                .bodies
                 .sets
                 .iter()
                 .map(|set| size_of::<MemberSet>() + set.heap_bytes())
                 .sum::<usize>()
             + self
+                .bodies
                 .histograms
                 .iter()
                 .map(|histogram| size_of::<Histogram>() + histogram.heap_bytes())
                 .sum::<usize>()
             + self
+                .bodies
                 .distributions
                 .iter()
                 .map(|sketch| size_of::<Sketch>() + sketch.heap_bytes())
@@ -481,12 +493,12 @@ impl Batch {
     }
 
     fn text(&self, span: Span) -> &str {
-        &self.text[span.start as usize..(span.start + span.len) as usize]
+        &self.texts.all[span.start as usize..(span.start + span.len) as usize]
     }
 
     fn push_text(&mut self, text: &str) -> Span {
-        let start = u32::try_from(self.text.len()).expect("a batch stays far below 4 GiB of texts");
-        self.text.push_str(text);
+        let start = u32::try_from(self.texts.all.len()).expect("a batch stays far below 4 GiB of texts");
+        self.texts.all.push_str(text);
         Span {
             start,
             len: text.len() as u32,
@@ -494,14 +506,14 @@ impl Batch {
     }
 
     fn push_tags<'t>(&mut self, tags: impl Iterator<Item = &'t str>) -> Span {
-        let start = self.tags.len() as u32;
+        let start = self.texts.tags.len() as u32;
         for tag in tags {
             let span = self.push_text(tag);
-            self.tags.push(span);
+            self.texts.tags.push(span);
         }
         Span {
             start,
-            len: self.tags.len() as u32 - start,
+            len: self.texts.tags.len() as u32 - start,
         }
     }
 
@@ -512,7 +524,7 @@ impl Batch {
         let jmx_check = row.jmx_check.map(|span| self.push_text(other.text(span)));
         let Span { start, len } = row.tags;
         let tags = self.push_tags(
-            other.tags[start as usize..(start + len) as usize]
+            other.texts.tags[start as usize..(start + len) as usize]
                 .iter()
                 .map(|&span| other.text(span)),
         );
@@ -563,22 +575,22 @@ impl Batch {
         match value {
             RowValue::Counter(_) | RowValue::Gauge { .. } => value,
             RowValue::Set(at) => {
-                let set = std::mem::take(&mut other.sets[at as usize]);
-                self.body_bytes += size_of::<MemberSet>() + set.heap_bytes();
-                self.sets.push(set);
-                RowValue::Set(self.sets.len() as u32 - 1)
+                let set = std::mem::take(&mut other.bodies.sets[at as usize]);
+                self.bodies.bytes += size_of::<MemberSet>() + set.heap_bytes();
+                self.bodies.sets.push(set);
+                RowValue::Set(self.bodies.sets.len() as u32 - 1)
             }
             RowValue::Histogram(at) => {
-                let histogram = std::mem::take(&mut other.histograms[at as usize]);
-                self.body_bytes += size_of::<Histogram>() + histogram.heap_bytes();
-                self.histograms.push(histogram);
-                RowValue::Histogram(self.histograms.len() as u32 - 1)
+                let histogram = std::mem::take(&mut other.bodies.histograms[at as usize]);
+                self.bodies.bytes += size_of::<Histogram>() + histogram.heap_bytes();
+                self.bodies.histograms.push(histogram);
+                RowValue::Histogram(self.bodies.histograms.len() as u32 - 1)
             }
             RowValue::Distribution(at) => {
-                let sketch = std::mem::take(&mut other.distributions[at as usize]);
-                self.body_bytes += size_of::<Sketch>() + sketch.heap_bytes();
-                self.distributions.push(sketch);
-                RowValue::Distribution(self.distributions.len() as u32 - 1)
+                let sketch = std::mem::take(&mut other.bodies.distributions[at as usize]);
+                self.bodies.bytes += size_of::<Sketch>() + sketch.heap_bytes();
+                self.bodies.distributions.push(sketch);
+                RowValue::Distribution(self.bodies.distributions.len() as u32 - 1)
             }
         }
     }
@@ -599,13 +611,14 @@ impl Batch {
                 }
             }
             (RowValue::Set(mine), RowValue::Set(theirs)) => {
-                self.sets[*mine as usize].merge(std::mem::take(&mut *other.sets[theirs as usize]));
+                self.bodies.sets[*mine as usize]
+                    .merge(std::mem::take(&mut *other.bodies.sets[theirs as usize]));
             }
             (RowValue::Histogram(mine), RowValue::Histogram(theirs)) => {
-                self.histograms[*mine as usize].merge(&other.histograms[theirs as usize]);
+                self.bodies.histograms[*mine as usize].merge(&other.bodies.histograms[theirs as usize]);
             }
             (RowValue::Distribution(mine), RowValue::Distribution(theirs)) => {
-                self.distributions[*mine as usize].merge(&other.distributions[theirs as usize]);
+                self.bodies.distributions[*mine as usize].merge(&other.bodies.distributions[theirs as usize]);
             }
             _ => unreachable!("the kind is part of the context"),
         }
@@ -636,12 +649,12 @@ fn bytes_of(texts: &[String]) -> usize {
 
 impl Batch {
     pub fn push_event(&mut self, event: EventRecord) {
-        self.body_bytes += event.bytes();
+        self.bodies.bytes += event.bytes();
         self.events.push(event);
     }
 
     pub fn push_check(&mut self, check: CheckRecord) {
-        self.body_bytes += check.bytes();
+        self.bodies.bytes += check.bytes();
         self.checks.push(check);
     }
 }

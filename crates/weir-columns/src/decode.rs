@@ -209,10 +209,7 @@ pub struct Decoded {
     /// Tags joined by commas.
     tag_texts: String,
     tag_lists: Vec<Span>,
-    rows: Vec<Row>,
-    points: Vec<Point>,
-    sketches: Vec<SketchPoint>,
-    bins: Vec<Bin>,
+    kept: Kept,
     dropped: [Dropped; SeriesFault::ALL.len()],
     first_dropped: Vec<DroppedRow>,
 }
@@ -267,10 +264,7 @@ impl Decoded {
         let Reading {
             names,
             lists,
-            rows,
-            points,
-            sketches,
-            bins,
+            kept,
             dropped,
             first_dropped,
             ..
@@ -281,10 +275,7 @@ impl Decoded {
             names,
             tag_texts: lists.texts,
             tag_lists: lists.spans,
-            rows,
-            points,
-            sketches,
-            bins,
+            kept,
             dropped,
             first_dropped,
         })
@@ -292,19 +283,19 @@ impl Decoded {
 
     /// Series that are kept.
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.kept.rows.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.kept.rows.is_empty()
     }
 
     /// The series at this place.
     pub fn series(&self, at: usize) -> Series<'_> {
-        let row = &self.rows[at];
+        let row = &self.kept.rows[at];
         let points = match row.kind {
-            MetricType::Sketch => Points::Sketches(row.points.of(&self.sketches)),
-            _ => Points::Numbers(row.points.of(&self.points)),
+            MetricType::Sketch => Points::Sketches(row.points.of(&self.kept.sketches)),
+            _ => Points::Numbers(row.points.of(&self.kept.points)),
         };
         Series {
             name: std::str::from_utf8(self.names[row.name as usize].of(&self.body)).unwrap_or_default(),
@@ -328,7 +319,7 @@ impl Decoded {
 
     /// The bins of a point, by ascending key.
     pub fn bins(&self, point: &SketchPoint) -> &[Bin] {
-        point.bins.of(&self.bins)
+        point.bins.of(&self.kept.bins)
     }
 
     /// The series that were dropped for this reason.
@@ -351,7 +342,7 @@ impl Decoded {
 
     /// Points of all series that are kept.
     pub fn points(&self) -> usize {
-        self.points.len() + self.sketches.len()
+        self.kept.points.len() + self.kept.sketches.len()
     }
 
     /// Bytes held.
@@ -359,10 +350,10 @@ impl Decoded {
         self.body.capacity()
             + (self.names.capacity() + self.tag_lists.capacity()) * size_of::<Span>()
             + self.tag_texts.capacity()
-            + self.rows.capacity() * size_of::<Row>()
-            + self.points.capacity() * size_of::<Point>()
-            + self.sketches.capacity() * size_of::<SketchPoint>()
-            + self.bins.capacity() * size_of::<Bin>()
+            + self.kept.rows.capacity() * size_of::<Row>()
+            + self.kept.points.capacity() * size_of::<Point>()
+            + self.kept.sketches.capacity() * size_of::<SketchPoint>()
+            + self.kept.bins.capacity() * size_of::<Bin>()
             + self.first_dropped.capacity() * size_of::<DroppedRow>()
     }
 }
@@ -423,12 +414,18 @@ struct Reading<'a> {
     /// Tags and host of every series.
     common: Common,
     lists: TagLists,
+    kept: Kept,
+    dropped: [Dropped; SeriesFault::ALL.len()],
+    first_dropped: Vec<DroppedRow>,
+}
+
+/// The series that are kept, without their texts.
+#[derive(Debug, Default)]
+struct Kept {
     rows: Vec<Row>,
     points: Vec<Point>,
     sketches: Vec<SketchPoint>,
     bins: Vec<Bin>,
-    dropped: [Dropped; SeriesFault::ALL.len()],
-    first_dropped: Vec<DroppedRow>,
 }
 
 /// Tags and resources of the payload's metadata.
@@ -470,10 +467,7 @@ impl<'a> Reading<'a> {
             resources,
             common,
             lists: TagLists::default(),
-            rows: Vec::new(),
-            points: Vec::new(),
-            sketches: Vec::new(),
-            bins: Vec::new(),
+            kept: Kept::default(),
             dropped: Default::default(),
             first_dropped: Vec::new(),
         })

@@ -155,20 +155,45 @@ pub struct Encoder {
     source_types: Texts,
     origins: Vec<Origin>,
     units: Texts,
-    rows: Vec<StoredRow>,
-    points: Vec<StoredPoint>,
-    sketches: Vec<StoredSketch>,
-    bin_keys: Vec<u8>,
-    bin_samples: Vec<u8>,
+    waiting: Waiting,
     /// Columns by field number, except those of texts.
     columns: [Vec<u8>; COLUMNS],
     /// Bytes of each that were taken.
     taken: [usize; COLUMNS],
     last: Last,
-    /// Bytes of waiting rows in columns that depend on no neighbour.
-    waiting_bytes: usize,
-    /// Timestamp of the first waiting point, and how many have another one.
+    scratch: Scratch,
+}
+
+/// Rows that are not in their columns yet.
+#[derive(Default)]
+struct Waiting {
+    rows: Vec<StoredRow>,
+    points: Vec<StoredPoint>,
+    sketches: Vec<StoredSketch>,
+    bin_keys: Vec<u8>,
+    bin_samples: Vec<u8>,
+    /// Bytes of the rows in columns that depend on no neighbour.
+    bytes: usize,
+    /// Timestamp of the first point, and how many have another one.
     timestamps: (i64, usize),
+}
+
+impl Waiting {
+    /// Memory stays.
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.points.clear();
+        self.sketches.clear();
+        self.bin_keys.clear();
+        self.bin_samples.clear();
+        self.bytes = 0;
+        self.timestamps = (0, 0);
+    }
+}
+
+/// Memory that is used again.
+#[derive(Default)]
+struct Scratch {
     order: Vec<(u64, u32)>,
     list: Vec<i32>,
     text: Vec<u8>,
@@ -187,19 +212,11 @@ impl Encoder {
             source_types: Texts::default(),
             origins: Vec::new(),
             units: Texts::default(),
-            rows: Vec::new(),
-            points: Vec::new(),
-            sketches: Vec::new(),
-            bin_keys: Vec::new(),
-            bin_samples: Vec::new(),
+            waiting: Waiting::default(),
             columns: Default::default(),
             taken: [0; COLUMNS],
             last: Last::default(),
-            waiting_bytes: 0,
-            timestamps: (0, 0),
-            order: Vec::new(),
-            list: Vec::new(),
-            text: Vec::new(),
+            scratch: Scratch::default(),
         }
     }
 
@@ -208,50 +225,51 @@ impl Encoder {
         if let [name] = parts {
             return Name(self.names.add(self.seed, name.as_bytes()));
         }
-        self.text.clear();
+        self.scratch.text.clear();
         parts
             .iter()
-            .for_each(|part| self.text.extend_from_slice(part.as_bytes()));
-        Name(self.names.add(self.seed, &self.text))
+            .for_each(|part| self.scratch.text.extend_from_slice(part.as_bytes()));
+        Name(self.names.add(self.seed, &self.scratch.text))
     }
 
     /// The set of these tags and of all tags of `prefix`. Sets with the same prefix refer to it, so its tags are written once.
     pub fn tag_set<'t>(&mut self, prefix: TagSet, tags: impl Iterator<Item = &'t str>) -> TagSet {
-        self.list.clear();
+        self.scratch.list.clear();
         for tag in tags {
             let number = self.tags.add(self.seed, tag.as_bytes());
             if number > 0 {
-                self.list.push(number as i32);
+                self.scratch.list.push(number as i32);
             }
         }
-        if self.list.is_empty() {
+        if self.scratch.list.is_empty() {
             return prefix;
         }
         if prefix.0 > 0 {
-            self.list.push(-(prefix.0 as i32));
+            self.scratch.list.push(-(prefix.0 as i32));
         }
-        self.list.sort_unstable();
-        let (number, is_new) = self.tag_sets.add(self.seed, &self.list);
+        self.scratch.list.sort_unstable();
+        let (number, is_new) = self.tag_sets.add(self.seed, &self.scratch.list);
         if is_new {
             let column = &mut self.columns[Column::TagSets as usize];
-            varint(column, zigzag(self.list.len() as i64));
-            deltas(column, self.list.iter().copied());
+            varint(column, zigzag(self.scratch.list.len() as i64));
+            deltas(column, self.scratch.list.iter().copied());
         }
         TagSet(number)
     }
 
     /// A list of resources: type and name of each.
     pub fn resources<'t>(&mut self, resources: impl Iterator<Item = (&'t str, &'t str)>) -> Resources {
-        self.list.clear();
+        self.scratch.list.clear();
         for (kind, name) in resources {
             for text in [kind, name] {
-                self.list
+                self.scratch
+                    .list
                     .push(self.resource_texts.add(self.seed, text.as_bytes()) as i32);
             }
         }
-        let (number, is_new) = self.resources.add(self.seed, &self.list);
+        let (number, is_new) = self.resources.add(self.seed, &self.scratch.list);
         if is_new {
-            let list = &self.list;
+            let list = &self.scratch.list;
             let columns = &mut self.columns;
             varint(
                 &mut columns[Column::ResourceLengths as usize],
@@ -293,9 +311,9 @@ impl Encoder {
     /// Adds a series of counts, rates or gauges: Unix seconds and value of each point.
     pub fn row(&mut self, row: &Row, points: &[(i64, f64)]) {
         let values = ValueType::smallest(points.iter().map(|(_, value)| *value));
-        let first = self.points.len() as u32;
+        let first = self.waiting.points.len() as u32;
         for &(timestamp, value) in points {
-            self.waiting_bytes += value_len(values, value);
+            self.waiting.bytes += value_len(values, value);
             self.point(StoredPoint {
                 timestamp,
                 value,
@@ -312,20 +330,20 @@ impl Encoder {
         row: &Row,
         points: impl Iterator<Item = (SketchPoint, B)>,
     ) {
-        let (first, first_sketch) = (self.points.len() as u32, self.sketches.len());
+        let (first, first_sketch) = (self.waiting.points.len() as u32, self.waiting.sketches.len());
         for (point, bins) in points {
-            let of_bins = self.bin_keys.len() + self.bin_samples.len();
+            let of_bins = self.waiting.bin_keys.len() + self.waiting.bin_samples.len();
             let count = self.bins(bins);
-            let sketch = self.sketches.len() as u32;
-            self.sketches.push(StoredSketch {
+            let sketch = self.waiting.sketches.len() as u32;
+            self.waiting.sketches.push(StoredSketch {
                 min: point.min,
                 max: point.max,
                 count: point.count,
                 bins: count,
-                keys_end: self.bin_keys.len() as u32,
-                samples_end: self.bin_samples.len() as u32,
+                keys_end: self.waiting.bin_keys.len() as u32,
+                samples_end: self.waiting.bin_samples.len() as u32,
             });
-            self.waiting_bytes += self.bin_keys.len() + self.bin_samples.len() - of_bins
+            self.waiting.bytes += self.waiting.bin_keys.len() + self.waiting.bin_samples.len() - of_bins
                 + varint_len(u64::from(count))
                 + varint_len(zigzag(point.count as i64));
             self.point(StoredPoint {
@@ -334,11 +352,11 @@ impl Encoder {
                 sketch,
             });
         }
-        let points = self.points[first as usize..].iter();
-        let summaries = points.zip(&self.sketches[first_sketch..]);
+        let points = self.waiting.points[first as usize..].iter();
+        let summaries = points.zip(&self.waiting.sketches[first_sketch..]);
         let all = summaries.flat_map(|(point, sketch)| [point.value, sketch.min, sketch.max]);
         let values = ValueType::smallest(all.clone());
-        self.waiting_bytes += all.map(|value| value_len(values, value)).sum::<usize>();
+        self.waiting.bytes += all.map(|value| value_len(values, value)).sum::<usize>();
         self.push(row, values, first);
     }
 
@@ -348,8 +366,8 @@ impl Encoder {
         for (key, mut samples) in bins {
             loop {
                 let of_bin = samples.min(u64::from(u32::MAX));
-                varint(&mut self.bin_keys, zigzag(i64::from(key) - last));
-                varint(&mut self.bin_samples, of_bin);
+                varint(&mut self.waiting.bin_keys, zigzag(i64::from(key) - last));
+                varint(&mut self.waiting.bin_samples, of_bin);
                 last = i64::from(key);
                 count += 1;
                 samples -= of_bin;
@@ -362,33 +380,33 @@ impl Encoder {
     }
 
     fn point(&mut self, point: StoredPoint) {
-        if self.points.is_empty() {
-            self.timestamps = (point.timestamp, 0);
+        if self.waiting.points.is_empty() {
+            self.waiting.timestamps = (point.timestamp, 0);
         }
-        let (first, others) = &mut self.timestamps;
+        let (first, others) = &mut self.waiting.timestamps;
         *others += usize::from(point.timestamp != *first);
-        self.points.push(point);
+        self.waiting.points.push(point);
     }
 
     fn push(&mut self, row: &Row, values: ValueType, first: u32) {
-        let points = self.points.len() as u32 - first;
+        let points = self.waiting.points.len() as u32 - first;
         let row = StoredRow {
             row: *row,
             values,
             first,
             points,
         };
-        self.waiting_bytes +=
+        self.waiting.bytes +=
             varint_len(row.types()) + varint_len(u64::from(row.row.interval)) + varint_len(u64::from(points));
-        self.rows.push(row);
+        self.waiting.rows.push(row);
     }
 
     /// Writes the waiting rows into their columns.
     pub fn sort(&mut self) {
-        let mut order = std::mem::take(&mut self.order);
-        let rows = self.rows.iter().enumerate();
+        let mut order = std::mem::take(&mut self.scratch.order);
+        let rows = self.waiting.rows.iter().enumerate();
         // Rows of one name have similar values. Where most sets are of one row alone, their differences would be long.
-        let by_name = self.tag_sets.len() * 2 <= self.rows.len();
+        let by_name = self.tag_sets.len() * 2 <= self.waiting.rows.len();
         order.extend(rows.map(|(at, StoredRow { row, .. })| {
             let (name, tags) = (u64::from(row.name.0), u64::from(row.tags.0));
             let key = if by_name {
@@ -400,17 +418,11 @@ impl Encoder {
         }));
         order.sort_unstable();
         for (_, at) in order.drain(..) {
-            let row = self.rows[at as usize];
+            let row = self.waiting.rows[at as usize];
             self.write(&row);
         }
-        self.order = order;
-        self.rows.clear();
-        self.points.clear();
-        self.sketches.clear();
-        self.bin_keys.clear();
-        self.bin_samples.clear();
-        self.waiting_bytes = 0;
-        self.timestamps = (0, 0);
+        self.scratch.order = order;
+        self.waiting.clear();
     }
 
     fn write(&mut self, stored: &StoredRow) {
@@ -445,7 +457,7 @@ impl Encoder {
                 timestamp,
                 value,
                 sketch,
-            } = self.points[at];
+            } = self.waiting.points[at];
             let timestamps = &mut self.columns[Column::Timestamps as usize];
             write_delta(timestamps, &mut self.last.timestamp, timestamp);
             write_value(&mut self.columns, values, value);
@@ -458,11 +470,11 @@ impl Encoder {
     /// Writes the part of a sketch that other points do not have.
     fn write_sketch(&mut self, values: ValueType, at: usize) {
         let columns = &mut self.columns;
-        let (keys, samples) = match at.checked_sub(1).map(|before| &self.sketches[before]) {
+        let (keys, samples) = match at.checked_sub(1).map(|before| &self.waiting.sketches[before]) {
             Some(before) => (before.keys_end as usize, before.samples_end as usize),
             None => (0, 0),
         };
-        let sketch = &self.sketches[at];
+        let sketch = &self.waiting.sketches[at];
         write_value(columns, values, sketch.min);
         write_value(columns, values, sketch.max);
         varint(
@@ -470,14 +482,15 @@ impl Encoder {
             zigzag(sketch.count as i64),
         );
         varint(&mut columns[Column::BinCounts as usize], u64::from(sketch.bins));
-        columns[Column::BinKeys as usize].extend_from_slice(&self.bin_keys[keys..sketch.keys_end as usize]);
+        columns[Column::BinKeys as usize]
+            .extend_from_slice(&self.waiting.bin_keys[keys..sketch.keys_end as usize]);
         columns[Column::BinSamples as usize]
-            .extend_from_slice(&self.bin_samples[samples..sketch.samples_end as usize]);
+            .extend_from_slice(&self.waiting.bin_samples[samples..sketch.samples_end as usize]);
     }
 
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.len(Column::Types) == 0
+        self.waiting.rows.is_empty() && self.len(Column::Types) == 0
     }
 
     /// Bytes of a column that were not taken; waiting rows are not among them.
@@ -515,7 +528,7 @@ impl Encoder {
     /// The most that waiting rows take in their columns. A row, a point or an entry of a dictionary raises it by no more than its own
     /// maximum.
     pub fn waiting_bound(&self) -> usize {
-        if self.rows.is_empty() {
+        if self.waiting.rows.is_empty() {
             return 0;
         }
         // Three bytes hold a difference of a million. The number of bytes must not rise with the next entry, for all waiting rows at once.
@@ -530,9 +543,9 @@ impl Encoder {
         ];
         let of_row: usize = of_row.into_iter().map(reference).sum();
         // In whatever order: a difference is not zero only before or after a point with another timestamp, and at the first point.
-        let (_, others) = self.timestamps;
-        let of_timestamps = self.points.len() + 9 * (2 * others + 1);
-        self.waiting_bytes + self.rows.len() * of_row + of_timestamps
+        let (_, others) = self.waiting.timestamps;
+        let of_timestamps = self.waiting.points.len() + 9 * (2 * others + 1);
+        self.waiting.bytes + self.waiting.rows.len() * of_row + of_timestamps
     }
 
     /// Bytes that are not taken, waiting rows at their most.
@@ -608,16 +621,10 @@ impl Encoder {
         self.tag_sets.clear();
         self.resources.clear();
         self.origins.clear();
-        self.rows.clear();
-        self.points.clear();
-        self.sketches.clear();
-        self.bin_keys.clear();
-        self.bin_samples.clear();
+        self.waiting.clear();
         self.columns.iter_mut().for_each(Vec::clear);
         self.taken = [0; COLUMNS];
         self.last = Last::default();
-        self.waiting_bytes = 0;
-        self.timestamps = (0, 0);
     }
 }
 

@@ -49,8 +49,8 @@ pub use source::{
     ShownValue, ValueSource, changes, variable_of,
 };
 pub use table::{
-    Aggregation, GROUPS, Group, ListenerReading, Listeners, Names, Origin, Resources, Running,
-    removed_settings, settings,
+    Aggregation, AllowedSenders, GROUPS, Group, ListenerReading, Listeners, Names, Origin, OriginSources,
+    Reading, Resources, Running, SocketFile, TcpTls, removed_settings, settings,
 };
 pub use text::{Secret, hide_password, is_invisible, nearest, quote, show_text};
 pub use types::{

@@ -58,25 +58,25 @@ impl Listeners {
     /// `None`: TCP is not encrypted.
     pub fn tls(&self) -> Option<TlsPaths> {
         Some(TlsPaths {
-            certificate: self.tcp_tls_certificate.clone()?,
-            key: self.tcp_tls_key.clone()?,
-            client_ca: self.tcp_tls_client_ca.clone(),
+            certificate: self.tls.tcp_tls_certificate.clone()?,
+            key: self.tls.tcp_tls_key.clone()?,
+            client_ca: self.tls.tcp_tls_client_ca.clone(),
         })
     }
 
     /// Allowed senders on Unix sockets; `None`: all.
     pub fn allowed_origins(&self) -> Option<AllowedOrigins> {
-        AllowedOrigins::new(self.allowed_origins.clone())
+        AllowedOrigins::new(self.senders.allowed_origins.clone())
     }
 
     pub fn requires_eol(&self, transport: EolTransport) -> bool {
-        self.eol_required.contains(&transport)
+        self.reading.eol_required.contains(&transport)
     }
 
     /// The reading of the listener at this address, of this transport; `None`: that of all listeners.
     pub fn reading(&self, transport: &str, address: &str) -> Option<&ListenerReading> {
         let is_about = |entry: &&ListenerReading| entry.listener == transport || entry.listener == address;
-        self.per_listener.iter().find(is_about)
+        self.reading.per_listener.iter().find(is_about)
     }
 
     pub fn has_unix_sockets(&self) -> bool {
@@ -87,25 +87,29 @@ impl Listeners {
 impl Origin {
     /// Whether senders are distinguished. Off, it costs nothing.
     pub fn is_on(&self) -> bool {
-        let has_source =
-            !self.origin_kubelet.is_empty() || self.origin_podinfo.is_some() || self.origin_file.is_some();
-        self.origin_detection || self.origin_client || has_source || !self.origin_environment.is_empty()
+        let has_source = !self.sources.origin_kubelet.is_empty()
+            || self.sources.origin_podinfo.is_some()
+            || self.sources.origin_file.is_some();
+        self.origin_detection
+            || self.origin_client
+            || has_source
+            || !self.sources.origin_environment.is_empty()
     }
 
     /// Certificate and key to show the kubelet.
     pub fn kubelet_identity(&self) -> Option<(&Path, &Path)> {
         Some((
-            self.origin_kubelet_certificate.as_deref()?,
-            self.origin_kubelet_key.as_deref()?,
+            self.sources.origin_kubelet_certificate.as_deref()?,
+            self.sources.origin_kubelet_key.as_deref()?,
         ))
     }
 
     /// Whether there is a source of containers' tags.
     fn has_sources(&self) -> bool {
-        !(self.origin_docker.is_empty()
-            && self.origin_containerd.is_empty()
-            && self.origin_kubelet.is_empty())
-            || self.origin_file.is_some()
+        !(self.sources.origin_docker.is_empty()
+            && self.sources.origin_containerd.is_empty()
+            && self.sources.origin_kubelet.is_empty())
+            || self.sources.origin_file.is_some()
     }
 }
 
@@ -165,7 +169,7 @@ impl Resolver<'_, '_> {
     ) -> Config<S> {
         self.resources(&mut own.resources);
         let addresses = self.addresses(&own.listeners, &own.running);
-        own.listeners.per_listener = self.per_listener(&own.listeners, &addresses);
+        own.listeners.reading.per_listener = self.per_listener(&own.listeners, &addresses);
         self.allowed_origins(&own.listeners, &own.origin);
         self.tls(&own.listeners, addresses.tcp.is_empty());
         self.origin(&mut own.origin);
@@ -184,7 +188,7 @@ impl Resolver<'_, '_> {
             merge,
             outputs,
         };
-        self.warn_of_missing_sources(&config.listeners.allowed_origins, &config.origin);
+        self.warn_of_missing_sources(&config.listeners.senders.allowed_origins, &config.origin);
         self.exclusive(&config.outputs);
         self.outputs_of_agents(&config);
         config
@@ -276,8 +280,8 @@ impl Resolver<'_, '_> {
             "" => Ok(None),
             name => machine.account(name, of).map(Some),
         };
-        let uid = account(&listeners.socket_owner, Accounts::Users);
-        let gid = account(&listeners.socket_group, Accounts::Groups);
+        let uid = account(&listeners.socket_file.socket_owner, Accounts::Users);
+        let gid = account(&listeners.socket_file.socket_group, Accounts::Groups);
         Addresses {
             udp,
             tcp,
@@ -377,7 +381,7 @@ impl Resolver<'_, '_> {
         as_written.extend(self.as_written("tcp", &listeners.tcp, listeners));
         as_written.extend(self.as_written("http", &listeners.http, listeners));
         let mut entries = Vec::new();
-        for entry in &listeners.per_listener {
+        for entry in &listeners.reading.per_listener {
             if names.contains(&entry.listener) {
                 entries.push(entry.clone());
             } else if let Some((_, addresses)) = as_written.iter().find(|(name, _)| *name == entry.listener) {
@@ -422,7 +426,7 @@ impl Resolver<'_, '_> {
     fn rates(&mut self, listeners: &Listeners) -> Vec<(Network, u64)> {
         const KEY: &str = "rate_limit_per_network";
         let mut networks: Vec<(Network, u64)> = Vec::new();
-        for (text, rate) in &listeners.rate_limit_per_network {
+        for (text, rate) in &listeners.senders.rate_limit_per_network {
             match text.parse() {
                 Ok(network) if networks.iter().any(|(known, _)| *known == network) => {
                     self.problem(KEY, format!("{network} is listed twice"));
@@ -436,11 +440,11 @@ impl Resolver<'_, '_> {
 
     fn allowed_origins(&mut self, listeners: &Listeners, origin: &Origin) {
         const KEY: &str = "allowed_origins";
-        if listeners.rate_limit_per_origin.is_some() && !origin.origin_detection {
+        if listeners.senders.rate_limit_per_origin.is_some() && !origin.origin_detection {
             let message = "needs origin_detection: true; a limit cannot rely on what messages claim";
             self.problem("rate_limit_per_origin", message);
         }
-        if listeners.allowed_origins.is_empty() {
+        if listeners.senders.allowed_origins.is_empty() {
             return;
         }
         if !origin.origin_detection {
@@ -480,10 +484,10 @@ impl Resolver<'_, '_> {
     }
 
     fn tls(&mut self, listeners: &Listeners, no_tcp: bool) {
-        let (certificate, key) = (&listeners.tcp_tls_certificate, &listeners.tcp_tls_key);
+        let (certificate, key) = (&listeners.tls.tcp_tls_certificate, &listeners.tls.tcp_tls_key);
         self.pair(("tcp_tls_certificate", certificate), ("tcp_tls_key", key));
         let Some(files) = listeners.tls() else {
-            if listeners.tcp_tls_client_ca.is_some() && certificate.is_none() && key.is_none() {
+            if listeners.tls.tcp_tls_client_ca.is_some() && certificate.is_none() && key.is_none() {
                 let message =
                     "needs tcp_tls_certificate and tcp_tls_key: without TLS clients show no certificate";
                 self.problem("tcp_tls_client_ca", message);
@@ -513,20 +517,23 @@ impl Resolver<'_, '_> {
     }
 
     fn origin(&mut self, origin: &mut Origin) {
-        let (certificate, key) = (&origin.origin_kubelet_certificate, &origin.origin_kubelet_key);
-        if !origin.origin_kubelet.trim().is_empty() {
+        let (certificate, key) = (
+            &origin.sources.origin_kubelet_certificate,
+            &origin.sources.origin_kubelet_key,
+        );
+        if !origin.sources.origin_kubelet.trim().is_empty() {
             self.pair(
                 ("origin_kubelet_certificate", certificate),
                 ("origin_kubelet_key", key),
             );
         }
-        let url = kubelet_url(origin.origin_kubelet.trim());
-        origin.origin_kubelet = self.ok("origin_kubelet", url);
-        self.show("origin_kubelet", show_text(&origin.origin_kubelet));
+        let url = kubelet_url(origin.sources.origin_kubelet.trim());
+        origin.sources.origin_kubelet = self.ok("origin_kubelet", url);
+        self.show("origin_kubelet", show_text(&origin.sources.origin_kubelet));
         let machine = self.0.host;
         let sockets = [
-            ("origin_docker", &mut origin.origin_docker),
-            ("origin_containerd", &mut origin.origin_containerd),
+            ("origin_docker", &mut origin.sources.origin_docker),
+            ("origin_containerd", &mut origin.sources.origin_containerd),
         ];
         for (key, paths) in sockets {
             if self.is_default(key) {

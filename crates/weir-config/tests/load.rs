@@ -89,7 +89,10 @@ fn missing_settings_are_computed_from_the_machine() {
     assert_eq!(config.resources.memory, 256 << 20);
     assert_eq!((config.resources.cpu, config.resources.workers), (4.0, 1));
     assert_eq!(config.addresses.udp, ["127.0.0.1:8125".parse().unwrap()]);
-    assert!(config.origin.origin_docker.is_empty(), "no such socket is there");
+    assert!(
+        config.origin.sources.origin_docker.is_empty(),
+        "no such socket is there"
+    );
     assert!(config.outputs.is_empty());
 }
 

@@ -14,7 +14,7 @@ use weir_agent::run::pipeline::PipelineState;
 use weir_agent::run::scrape::ScrapeOutput;
 use weir_status::fleet::FleetCounter;
 use weir_status::status::Reloaded;
-use weir_status::status::{MemoryShare, ReloadStatus, Status};
+use weir_status::status::{MemoryShare, ProcessStatus, ReloadStatus, Status};
 use weir_system::sandbox::SandboxStatus;
 
 pub struct View {
@@ -47,11 +47,13 @@ impl View {
         let bytes = fleet.partitions.iter().map(|row| row.bytes).sum();
         fleet.partitions.sort_by_key(|row| row.partition);
         let mut status = Status {
-            version: weir_admin::version::VERSION.into(),
-            pid: std::process::id(),
-            hostname: self.hostname.clone(),
-            started: self.started,
-            as_of: weir_agent::run::unix_now(),
+            process: ProcessStatus {
+                version: weir_admin::version::VERSION.into(),
+                pid: std::process::id(),
+                hostname: self.hostname.clone(),
+                started: self.started,
+                as_of: weir_agent::run::unix_now(),
+            },
             not_ready: self.readiness().err().map(|reason| reason.to_string()),
             sandbox: self.sandbox.clone(),
             reload: ReloadStatus::default(),

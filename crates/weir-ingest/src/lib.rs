@@ -29,8 +29,8 @@ pub use counts::{
 };
 pub use ingest::{BadInput, Ingest, IngestSettings, ListenerSettings, Received, WaitLimit, metric_fault};
 pub use numbers::{
-    AddedNumber, CLIENT_BYTES, CLIENT_EXPIRY, KnownClient, NUMBERS_UNDER_WAY, NumberLink, RequestNumber,
-    worker_of,
+    AddedNumber, CLIENT_BYTES, CLIENT_EXPIRY, KnownClient, NUMBERS_UNDER_WAY, NotedBucket, NumberLink,
+    RequestNumber, worker_of,
 };
 pub use origin::{
     LookupRequest, OriginAnswer, OriginLink, OriginStats, ProcessContainer, Question, SendRequest,
@@ -41,7 +41,8 @@ pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, Relay
 pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries, timestamped_pieces};
 pub use tap::{PacketOutcome, PacketSampler, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
-    AT_THE_END, CheckpointLink, CheckpointPart, Command, CommandSender, Core, Freeze, ListenerSnapshot,
-    PutState, Readings, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot, Sources, TLS_ERROR,
-    WorkerHandle, WorkerSettings, WorkerSnapshot, WorkerTally, spawn,
+    AT_THE_END, CheckpointLink, CheckpointPart, Command, CommandSender, ContextSnapshot, Core, Freeze,
+    ListenerSnapshot, PutState, Readings, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot,
+    SenderSnapshot, Sources, TLS_ERROR, WorkerBytes, WorkerHandle, WorkerSettings, WorkerSnapshot,
+    WorkerTally, spawn,
 };

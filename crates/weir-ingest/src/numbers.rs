@@ -145,8 +145,15 @@ pub struct AddedNumber {
     /// Counts the numbers that this worker has added since its start, from 1.
     pub payload: u64,
     pub number: RequestNumber,
-    /// Start of the bucket that has its points.
-    pub bucket: i64,
+    pub bucket: NotedBucket,
+}
+
+/// A bucket of one worker. A clock that is set back brings the same start again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotedBucket {
+    pub start: i64,
+    /// Samples in buckets that had ended before it since the worker's start; `None` in notes of versions without it.
+    pub ended: Option<u64>,
 }
 
 /// Keeps the numbers of a worker in case the process is killed.
@@ -252,8 +259,8 @@ impl ClientNumbers {
         }
     }
 
-    /// The points of a request are in the bucket that starts there. Returns which payload it is.
-    pub fn add(&mut self, request: &RequestNumber, bucket: i64, now: u64) -> u64 {
+    /// The points of a request are in this bucket. Returns which payload it is.
+    pub fn add(&mut self, request: &RequestNumber, bucket: NotedBucket, now: u64) -> u64 {
         let RequestNumber {
             client,
             number,
@@ -345,6 +352,11 @@ impl ClientNumbers {
 mod tests {
     use super::*;
 
+    const BUCKET: NotedBucket = NotedBucket {
+        start: 0,
+        ended: None,
+    };
+
     fn request(client: u128, number: u64, oldest: u64) -> RequestNumber {
         RequestNumber {
             client,
@@ -358,7 +370,7 @@ mod tests {
         let request = request(client, number, oldest);
         let verdict = numbers.verdict(&request);
         if verdict == Verdict::Yes {
-            numbers.add(&request, 0, now);
+            numbers.add(&request, BUCKET, now);
         }
         verdict
     }

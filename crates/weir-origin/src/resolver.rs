@@ -133,9 +133,11 @@ impl Resolver {
             by_ticket: HashMap::new(),
             health: self.sources.iter().map(|_| Health::Starting).collect(),
             wanted: wanted.clone(),
-            refreshed_at: now - REFRESH_INTERVAL,
-            retry_at: None,
-            next_tick: now + TICK,
+            times: Times {
+                refreshed_at: now - REFRESH_INTERVAL,
+                retry_at: None,
+                next_tick: now + TICK,
+            },
             status: self
                 .handle
                 .status
@@ -224,12 +226,16 @@ struct Running {
     by_ticket: HashMap<(u16, OriginTicket), Arc<str>>,
     health: Vec<Health>,
     wanted: Vec<Arc<Notify>>,
+    times: Times,
+    status: OriginStatus,
+    shared: Arc<Mutex<OriginStatus>>,
+}
+
+struct Times {
     refreshed_at: Instant,
     /// When a walk through the control groups may find more.
     retry_at: Option<Instant>,
     next_tick: Instant,
-    status: OriginStatus,
-    shared: Arc<Mutex<OriginStatus>>,
 }
 
 /// The facts for one decision.
@@ -278,10 +284,10 @@ impl Running {
 
     fn deadline(&self) -> Instant {
         let unsettled = self.unsettled_origins().map(|(_, until)| *until).min();
-        [unsettled, self.retry_at]
+        [unsettled, self.times.retry_at]
             .into_iter()
             .flatten()
-            .fold(self.next_tick, Instant::min)
+            .fold(self.times.next_tick, Instant::min)
     }
 
     fn unsettled_origins(&self) -> impl Iterator<Item = &(HashSet<usize>, Instant)> {
@@ -352,7 +358,7 @@ impl Running {
         let mut facts = DecisionFacts {
             store: &self.store,
             inodes: &mut self.inodes,
-            retry_at: &mut self.retry_at,
+            retry_at: &mut self.times.retry_at,
         };
         decide(&OriginKey::from_text(key), &self.policy, &mut facts)
     }
@@ -449,8 +455,8 @@ impl Running {
         let may_know: HashSet<usize> = (0..self.health.len())
             .filter(|&source| self.health[source] != Health::Failing)
             .collect();
-        if now - self.refreshed_at >= REFRESH_INTERVAL {
-            self.refreshed_at = now;
+        if now - self.times.refreshed_at >= REFRESH_INTERVAL {
+            self.times.refreshed_at = now;
             for &source in &may_know {
                 self.wanted[source].notify_one();
             }
@@ -566,13 +572,13 @@ impl Running {
 
     fn due(&mut self) {
         let now = Instant::now();
-        let names = self.retry_at.is_some_and(|at| now >= at);
+        let names = self.times.retry_at.is_some_and(|at| now >= at);
         if names {
-            self.retry_at = None;
+            self.times.retry_at = None;
         }
-        let tick = now >= self.next_tick;
+        let tick = now >= self.times.next_tick;
         let changed = if tick {
-            self.next_tick = now + TICK;
+            self.times.next_tick = now + TICK;
             self.processes.expire(now);
             self.store.expire(now)
         } else {

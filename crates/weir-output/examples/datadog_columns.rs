@@ -63,12 +63,12 @@ fn random(of: usize) -> u64 {
 
 fn encoder(form: &str, compression: Compression) -> DatadogEncoder {
     let mut settings = support::datadog("");
-    settings.series_format = if form == "v3" {
+    settings.form.series_format = if form == "v3" {
         SeriesFormat::V3
     } else {
         SeriesFormat::V2
     };
-    settings.compression = compression;
+    settings.form.compression = compression;
     DatadogEncoder::new(&settings, Arc::new(Expansion::default()))
 }
 

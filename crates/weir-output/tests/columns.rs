@@ -114,10 +114,10 @@ async fn columns_say_what_the_older_form_says() {
     ] {
         for points in [10_000, 7] {
             let requests = deliver(&batches, |settings| {
-                settings.compression = compression;
-                settings.series_format = SeriesFormat::V3;
-                settings.sketches_format = SketchesFormat::V3;
-                settings.points_per_payload_max = points;
+                settings.form.compression = compression;
+                settings.form.series_format = SeriesFormat::V3;
+                settings.form.sketches_format = SketchesFormat::V3;
+                settings.form.points_per_payload_max = points;
             })
             .await;
             for request in &requests {
@@ -204,7 +204,7 @@ async fn a_site_that_knows_no_columns_gets_the_older_form() {
         };
         let intake = Intake::start(refuses).await;
         let mut settings = of_site(&intake);
-        settings.compression = compression;
+        settings.form.compression = compression;
         let output = start(&settings);
         assert_eq!(output.status().endpoints[0].details["series"], "v3");
         for round in 0..3 {
@@ -279,6 +279,7 @@ async fn each_endpoint_gets_its_form() {
     let keys = vec![weir_output::settings::Secret::new(KEY)];
     settings.additional_endpoints.insert(second.url() + "/", keys);
     settings
+        .form
         .series_format_of
         .insert(first.url() + "/", EndpointFormat::V3);
     let output = start(&settings);
@@ -314,7 +315,7 @@ async fn only_datadog_gets_columns_unasked() {
         } else {
             datadog(&intake.url())
         };
-        settings.compression = compression;
+        settings.form.compression = compression;
         let output = start(&settings);
         submit(&output, &batches("a:1|g\n")).await;
         output.shutdown(DEADLINE).await;
@@ -332,8 +333,8 @@ async fn payloads_on_disk_are_sent_as_they_were() {
         let directory = tempfile::tempdir().unwrap();
         let (intake, reachable) = Intake::that_can_be_away(false).await;
         let mut settings = datadog(&intake.url());
-        settings.series_format = SeriesFormat::V3;
-        settings.sketches_format = SketchesFormat::V3;
+        settings.form.series_format = SeriesFormat::V3;
+        settings.form.sketches_format = SketchesFormat::V3;
         settings.delivery.disk_path = directory.path().display().to_string();
         settings.delivery.disk_bytes_max = 64 << 20;
         let output = start(&settings);
@@ -350,7 +351,7 @@ async fn payloads_on_disk_are_sent_as_they_were() {
         let attempted = intake.requests();
 
         reachable.store(true, std::sync::atomic::Ordering::SeqCst);
-        settings.series_format = format;
+        settings.form.series_format = format;
         let output = start(&settings);
         let status = wait(&output, "the rest", |status| {
             status.endpoints[0].delivered == received && idle(status)

@@ -224,7 +224,7 @@ async fn integrations_over_jmx_have_their_number() {
 async fn nothing_without_a_name_in_json_either() {
     let messages = "a:1|g|#device:,dd.internal.resource:bad,k:v\n";
     for format in [SeriesFormat::V2Json, SeriesFormat::V1] {
-        let requests = deliver(messages, |settings| settings.series_format = format).await;
+        let requests = deliver(messages, |settings| settings.form.series_format = format).await;
         let one = requests[0].json()["series"][0].clone();
         assert_eq!(
             (&one["tags"], one.get("device")),
@@ -240,8 +240,8 @@ async fn nothing_without_a_name_in_json_either() {
 async fn series_as_json() {
     let messages = "a\"b:1|c|#device:sda,k:v\\,dd.internal.resource:pod:p1\ng:2.5|g\n";
     let requests = deliver(messages, |settings| {
-        settings.series_format = SeriesFormat::V2Json;
-        settings.compression = Compression::Gzip;
+        settings.form.series_format = SeriesFormat::V2Json;
+        settings.form.compression = Compression::Gzip;
         settings.arbitrary_tag_values = true;
     })
     .await;
@@ -272,8 +272,8 @@ async fn series_as_json() {
     assert_eq!(series["g"]["type"], json!(3));
 
     let requests = deliver(messages, |settings| {
-        settings.series_format = SeriesFormat::V1;
-        settings.compression = Compression::None;
+        settings.form.series_format = SeriesFormat::V1;
+        settings.form.compression = Compression::None;
     })
     .await;
     assert_eq!(
@@ -294,7 +294,7 @@ async fn series_as_json() {
 async fn checks_and_events() {
     let messages = "_sc|db.up|2|d:1700000001|h:other|#k:v|m:no answer\n_sc|disk|0\n\
         _e{5,4}:title|text|d:1700000002|h:web|k:group|p:low|s:nagios|t:error|#k:v,b\n_e{1,1}:a|b\n_e{1,1}:c|d\n";
-    let requests = deliver(messages, |settings| settings.compression = Compression::Zlib).await;
+    let requests = deliver(messages, |settings| settings.form.compression = Compression::Zlib).await;
     assert!(
         requests
             .iter()
@@ -518,7 +518,7 @@ fn payloads_stay_within_every_limit_of_their_endpoint() {
         Compression::None,
     ] {
         let mut settings = datadog("");
-        settings.compression = compression;
+        settings.form.compression = compression;
         let out = encode(&self::batches(&messages), &settings);
         let sizes: Vec<usize> = out.payloads.iter().map(|payload| payload.body.len()).collect();
         let (_, full) = sizes.split_last().unwrap();
@@ -554,7 +554,7 @@ fn values_that_no_backend_accepts_are_counted_not_sent() {
 #[test]
 fn one_series_byte_by_byte() {
     let mut settings = datadog("");
-    settings.compression = Compression::None;
+    settings.form.compression = Compression::None;
     let out = encode(&batches("a:5|c|#k:v\n"), &settings);
     let host = b"\x0a\x12\x0a\x04host\x12\x0aagent-host";
     let point = b"\x22\x0f\x09\x00\x00\x00\x00\x00\x00\xe0\x3f\x10\x80\xe2\xcf\xaa\x06";
@@ -578,7 +578,7 @@ fn one_series_byte_by_byte() {
 #[test]
 fn a_sketch_a_check_and_an_event_byte_by_byte() {
     let mut settings = datadog("");
-    settings.compression = Compression::None;
+    settings.form.compression = Compression::None;
     let body = |messages: &str| {
         let out = encode(&batches(messages), &settings);
         assert_eq!(out.payloads.len(), 1);

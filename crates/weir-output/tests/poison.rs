@@ -191,9 +191,9 @@ async fn every_kind_of_datadog_payload() {
     for (format, compression) in forms {
         let intake = squeamish(400, &["poison"]).await;
         let mut settings = datadog(&intake.url());
-        (settings.series_format, settings.compression) = (format, compression);
+        (settings.form.series_format, settings.form.compression) = (format, compression);
         if format == SeriesFormat::V3 {
-            settings.sketches_format = SketchesFormat::V3;
+            settings.form.sketches_format = SketchesFormat::V3;
         }
         let around = environment(Clock::system());
         let output = settings

@@ -83,7 +83,7 @@ pub struct LimitedRow {
 /// The reason why there is no report yet: contexts are counted at each flush.
 pub fn before_first_flush(status: &Status) -> String {
     let width = status.of(PipelineCounter::BucketSeconds).max(1);
-    let left = width - status.as_of % width;
+    let left = width - status.process.as_of % width;
     let messages = weir_units::counted(status.total("messages").good, "messages");
     format!("there was no flush yet: {messages} arrived, and the first bucket ends in {left} s")
 }

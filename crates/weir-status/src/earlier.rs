@@ -19,12 +19,18 @@ impl Status {
         }
         let (state, before) = (&mut self.state, &earlier.state);
         state.set_aside += before.set_aside;
-        state.samples_lost += before.samples_lost;
-        state.kills += before.kills;
-        state.files_damaged += before.files_damaged;
+        state.killed.samples_lost += before.killed.samples_lost;
+        state.killed.kills += before.killed.kills;
+        state.killed.files_damaged += before.killed.files_damaged;
         for (all, before) in [
-            (&mut state.samples_undelivered, &before.samples_undelivered),
-            (&mut state.samples_uncertain, &before.samples_uncertain),
+            (
+                &mut state.killed.samples_undelivered,
+                &before.killed.samples_undelivered,
+            ),
+            (
+                &mut state.killed.samples_uncertain,
+                &before.killed.samples_uncertain,
+            ),
         ] {
             for (output, samples) in before {
                 *all.entry(output.clone()).or_default() += samples;

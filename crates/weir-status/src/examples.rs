@@ -107,9 +107,13 @@ pub fn all_lost() -> Status {
         ..output("relay")
     });
     let state = &mut status.state;
-    (state.contexts_refused, state.set_aside, state.samples_lost) = (1, 1, 1);
-    (state.files_damaged, state.kills, state.outputs_reset) = (1, 1, 1);
-    state.samples_undelivered = BTreeMap::from([("graphite".to_owned(), 1)]);
+    (state.contexts_refused, state.set_aside, state.killed.samples_lost) = (1, 1, 1);
+    (
+        state.killed.files_damaged,
+        state.killed.kills,
+        state.outputs_reset,
+    ) = (1, 1, 1);
+    state.killed.samples_undelivered = BTreeMap::from([("graphite".to_owned(), 1)]);
     state.hand_over.failed = 1;
     let origin = status.origin.as_mut().unwrap();
     origin.resolver.sources.push(SourceStatus {

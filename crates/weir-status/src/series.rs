@@ -111,7 +111,7 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
 /// The same, each with its declaration.
 pub fn collect(status: &Status) -> Vec<(&'static CounterInfo, OwnSeries)> {
     let mut all = Collected(Vec::new());
-    all.each(&PROGRAM, [(vec![status.version.clone()], status)]);
+    all.each(&PROGRAM, [(vec![status.process.version.clone()], status)]);
     all.each(&START, [(vec![], status)]);
     let mut seen = BTreeSet::new();
     let counters = TABLES.iter().copied().flatten();
@@ -164,8 +164,8 @@ pub fn collect(status: &Status) -> Vec<(&'static CounterInfo, OwnSeries)> {
     all.each(&RELOAD, [(vec![], reload)]);
     all.each(&STATE, [(vec![], &status.state)]);
     for (series, by_output) in [
-        (&UNDELIVERED, &status.state.samples_undelivered),
-        (&UNCERTAIN, &status.state.samples_uncertain),
+        (&UNDELIVERED, &status.state.killed.samples_undelivered),
+        (&UNCERTAIN, &status.state.killed.samples_uncertain),
     ] {
         let rows = by_output.iter();
         all.each(

@@ -25,13 +25,8 @@ pub const UNITS: [&str; 3] = ["packets", "messages", "samples"];
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    pub version: String,
-    pub pid: u32,
-    pub hostname: String,
-    /// Unix seconds.
-    pub started: u64,
-    /// Unix seconds of the workers' newest report, which comes every second; 0 before the first.
-    pub as_of: u64,
+    #[serde(flatten)]
+    pub process: ProcessStatus,
     /// The reason if the agent is not ready.
     pub not_ready: Option<String>,
     /// Per second, over the last bucket.
@@ -58,6 +53,19 @@ pub struct Status {
     pub numbers: Numbers,
 }
 
+/// The process that reports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessStatus {
+    pub version: String,
+    pub pid: u32,
+    pub hostname: String,
+    /// Unix seconds.
+    pub started: u64,
+    /// Unix seconds of the workers' newest report, which comes every second; 0 before the first.
+    pub as_of: u64,
+}
+
 /// The previous process's files in the state directory, and their use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -80,6 +88,20 @@ pub struct StateStatus {
     /// Number of times state could not be used, and the last reason.
     pub set_aside: u64,
     pub set_aside_because: Option<String>,
+    /// Samples in the open bucket.
+    pub samples_open: u64,
+    #[serde(flatten)]
+    pub killed: KillStatus,
+    pub hand_over: HandOverStatus,
+}
+
+/// Processes that ended without saving state, as after `kill -9`, and what that has cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KillStatus {
+    pub kills: u64,
+    /// Seconds of receiving that the last kill lost.
+    pub kill_seconds: f64,
     /// Samples in buckets that could not be continued, as far as they are known.
     pub samples_lost: u64,
     /// More samples that an output of a killed process has not delivered, or has not in its saved sums, by output.
@@ -88,13 +110,6 @@ pub struct StateStatus {
     pub samples_uncertain: BTreeMap<String, u64>,
     /// Files of a killed process that were damaged; what they had is lost.
     pub files_damaged: u64,
-    /// Samples in the open bucket.
-    pub samples_open: u64,
-    /// Processes that ended without saving state, as after `kill -9`.
-    pub kills: u64,
-    /// Seconds of receiving that the last kill lost.
-    pub kill_seconds: f64,
-    pub hand_over: HandOverStatus,
 }
 
 /// Hand-overs from one process to the next.

@@ -55,7 +55,7 @@ tables! {
     START: Status, by [], {
         /// Unix time of the start.
         gauge("weir_start_time_seconds", "started", "seconds"),
-            Normal("weir was restarted."), |status| Some(status.started as f64);
+            Normal("weir was restarted."), |status| Some(status.process.started as f64);
     }
 
     MEMORY: MemoryStatus, by [], {
@@ -175,16 +175,16 @@ tables! {
             Problem("The open bucket of the previous process is lost: `docs/restart.md` says when a state is used."), |state| Some(state.set_aside as f64);
         /// Known samples in open buckets of earlier processes that could not be continued.
         counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
-            Problem("A process was killed, or the state was too old, of another agent, or of another `bucket_width`: see the log."), |state| Some(state.samples_lost as f64);
+            Problem("A process was killed, or the state was too old, of another agent, or of another `bucket_width`: see the log."), |state| Some(state.killed.samples_lost as f64);
         /// Damaged files of killed processes that could not be used.
         counter("weir_saved_state_damaged_files_total", "state.files_damaged", "files"),
-            Problem("The log names them and what they have cost. After a power failure this is usual, as they are not synchronised."), |state| Some(state.files_damaged as f64);
+            Problem("The log names them and what they have cost. After a power failure this is usual, as they are not synchronised."), |state| Some(state.killed.files_damaged as f64);
         /// Processes of this agent that ended without saving state, for example after `kill -9` or for lack of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
-            Problem("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` have the number."), |state| Some(state.kills as f64);
+            Problem("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` have the number."), |state| Some(state.killed.kills as f64);
         /// Seconds of receiving that the last killed process lost.
         gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
-            Normal("At most a second, longer on a busy machine."), |state| Some(state.kill_seconds);
+            Normal("At most a second, longer on a busy machine."), |state| Some(state.killed.kill_seconds);
         /// Outputs that could not continue their sums.
         counter("weir_saved_state_outputs_reset_total", "state.outputs_reset", "outputs"),
             Problem("Their settings changed, or they were removed: the log names them."), |state| Some(state.outputs_reset as f64);

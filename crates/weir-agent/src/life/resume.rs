@@ -20,7 +20,7 @@ use crate::state::{
     Content, Encoded, KilledTally, Meta, NumberNotes, PendingState, PreviousState, PutSums, SavedPayloads,
     StateDir, StateError, Tally, newest, recover,
 };
-use weir_status::status::{StateStatus, Status};
+use weir_status::status::{KillStatus, StateStatus, Status};
 
 mod transfer;
 
@@ -107,7 +107,7 @@ impl Resumed {
             PreviousState::SetAside(refusal, epoch) => {
                 after = epoch;
                 resumed.status.set_aside = 1;
-                resumed.status.samples_lost = refusal.samples();
+                resumed.status.killed.samples_lost = refusal.samples();
                 resumed.status.set_aside_because = Some(refusal.to_string());
             }
             PreviousState::State(content) => {
@@ -187,18 +187,18 @@ impl Resumed {
                 "after the kill of the previous process: output {output} lacks {samples} samples more"
             );
         }
-        self.status.kills = 1;
-        self.status.samples_lost += lost;
-        self.status.kill_seconds = killed.lost.seconds;
-        self.status.files_damaged += killed.damaged.len() as u64;
+        self.status.killed.kills = 1;
+        self.status.killed.samples_lost += lost;
+        self.status.killed.kill_seconds = killed.lost.seconds;
+        self.status.killed.files_damaged += killed.damaged.len() as u64;
         for (output, samples) in &killed.lost.uncertain {
             tracing::warn!(
                 "after the kill of the previous process: output {output} may have delivered up to {samples} of them, because a request \
                  was under way"
             );
         }
-        self.status.samples_undelivered = killed.lost.undelivered;
-        self.status.samples_uncertain = killed.lost.uncertain;
+        self.status.killed.samples_undelivered = killed.lost.undelivered;
+        self.status.killed.samples_uncertain = killed.lost.uncertain;
         let content = killed.content;
         match crate::state::refusal(&content.meta, directory.agent(), oldest, now) {
             None => self.content = Some(Box::new(content)),
@@ -206,7 +206,7 @@ impl Resumed {
                 tracing::warn!("its files are not used: {refusal}");
                 self.status.set_aside += 1;
                 self.status.set_aside_because = Some(refusal.to_string());
-                self.status.samples_lost += kept;
+                self.status.killed.samples_lost += kept;
                 self.killed = Some(content.books);
             }
         }
@@ -216,10 +216,10 @@ impl Resumed {
     /// instant what an earlier process left counts no more: the next start neither delivers nor reports it again.
     fn write_base(&mut self, directory: &StateDir, now: i64) {
         let reported = [
-            self.status.kills,
+            self.status.killed.kills,
             self.status.set_aside,
-            self.status.samples_lost,
-            self.status.files_damaged,
+            self.status.killed.samples_lost,
+            self.status.killed.files_damaged,
         ];
         if reported.iter().all(|number| *number == 0) {
             return;
@@ -272,7 +272,7 @@ impl Resumed {
                 "the open bucket is lost, with {lost} samples: its width was {} s, and bucket_width is now {width} s",
                 bucket.width
             );
-            self.status.samples_lost += lost;
+            self.status.killed.samples_lost += lost;
             meta.bucket = None;
             content.table = Table::default();
             content.encoded = Encoded::default();
@@ -657,7 +657,10 @@ fn status_of(directory: &StateDir) -> StateStatus {
         path: Some(directory.path().display().to_string()),
         agent: directory.agent().to_string(),
         epoch: directory.epoch(),
-        files_damaged: u64::from(directory.is_agent_recovered()),
+        killed: KillStatus {
+            files_damaged: u64::from(directory.is_agent_recovered()),
+            ..KillStatus::default()
+        },
         ..StateStatus::default()
     }
 }

@@ -55,7 +55,7 @@ impl Access {
     pub fn new(config: &Config, budget: &Budget) -> Result<Access, Failure> {
         let settings = &config.listeners;
         let networks = config.addresses.rates.clone();
-        let per_address = settings.rate_limit_per_address;
+        let per_address = settings.senders.rate_limit_per_address;
         let is_limited = !networks.is_empty() || per_address.is_some();
         let rates = is_limited.then(|| Arc::new(SourceRates::new(networks, per_address, Monotonic::now())));
         let tls = match settings.tls() {
@@ -73,7 +73,7 @@ impl Access {
             rates,
             tls,
             tls_connections_max: share.max(1) as usize,
-            rate_per_origin: settings.rate_limit_per_origin,
+            rate_per_origin: settings.senders.rate_limit_per_origin,
             mentioned: Arc::default(),
         })
     }
@@ -159,7 +159,7 @@ impl Access {
             .workers
             .iter()
             .flatten()
-            .flat_map(|worker| &worker.limited_origins)
+            .flat_map(|worker| &worker.senders.limited)
         {
             let source = origin_name(&limited.origin);
             match rows.iter_mut().find(|row| row.source == source) {
@@ -180,7 +180,7 @@ impl Access {
     pub fn refused(state: &PipelineState) -> Vec<RefusedSenderRow> {
         let mut rows: Vec<RefusedSenderRow> = Vec::new();
         let refused = state.workers.iter().flatten();
-        for sender in refused.flat_map(|worker| &worker.refused_senders) {
+        for sender in refused.flat_map(|worker| &worker.senders.refused) {
             let source = sender_name(sender);
             let reason = sender.reason.as_str();
             match rows

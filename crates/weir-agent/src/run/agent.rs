@@ -1,8 +1,7 @@
 //! The running agent: its parts, start, reload and end.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -25,8 +24,8 @@ use super::outputs::{Feed, Outputs};
 use super::pipeline::{Pipeline, Shared};
 use super::rules::Fixed;
 use super::usage::{self, Usage};
-use super::view::View;
-use super::{columns, history, listeners, origins, outputs_runtime, taps, unix_now, workers};
+use super::view::{AgentFacts, Course, Senders, View};
+use super::{columns, history, listeners, origins, outputs_runtime, taps, workers};
 use crate::budget::{Budget, Share};
 use crate::columns::{ColumnListener, ColumnServer, ColumnSocket};
 use crate::hand_over::{self, Channel, HandedListener, StopSignal};
@@ -132,32 +131,29 @@ impl Agent {
         );
         let (state_saver, state, earlier) = resumed.started(&life, &summed_up);
         let view = Arc::new(View {
-            state,
-            earlier,
-            origins,
-            usage: gathered.usage,
-            clients: gathered.clients,
+            senders: Senders {
+                origins,
+                usage: gathered.usage,
+                clients: gathered.clients,
+                access,
+            },
             columns,
-            access,
-            sandbox,
             tap_listeners,
             rules,
             taps,
             shared: gathered.shared,
             last_flush: gathered.last_flush,
-            workers: workers.len(),
             health: watch.health(),
             listeners: bound.listeners,
             outputs,
             recent: recent.clone(),
-            hostname: config.names.hostname.clone(),
-            budget,
-            bucket_seconds: config.aggregation.bucket_seconds(),
-            started_at: unix_now(),
-            stopping: AtomicBool::default(),
-            reloads: OnceLock::new(),
-            reload: Mutex::default(),
-            hand_over: Mutex::new(summary.map(HandOverStatus::from).unwrap_or_default()),
+            facts: AgentFacts {
+                sandbox,
+                state,
+                earlier,
+                ..AgentFacts::of(config, workers.len(), budget)
+            },
+            course: Course::after(summary.map(HandOverStatus::from).unwrap_or_default()),
         });
         start_history(recent.zip(history_batches), &view, before.flatten())?;
         Ok(Agent {
@@ -200,7 +196,12 @@ impl Agent {
         }
         let reloaded = (what == Reread::Everything || reloader.secrets_changed())
             .then(|| reloader.reload_and_log(what, |loaded| self.apply(&loaded.config)));
-        *self.view.reload.lock().unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
+        *self
+            .view
+            .course
+            .reload
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
         ReloadResult {
             reloaded,
             level: reloader.current().config.running.log_level,
@@ -212,10 +213,10 @@ impl Agent {
     /// Contexts, open buckets and open connections stay. `Err`: the errors or the reasons for a restart; then nothing has changed.
     fn apply(&self, config: &Config) -> Result<(), Vec<String>> {
         let rules = self.fixed.rules(config)?;
-        let renewal = self.view.access.read_again(config)?;
+        let renewal = self.view.senders.access.read_again(config)?;
         let outputs = self.view.outputs.prepare(config)?;
-        self.view.access.renew(renewal);
-        if let Some(origins) = &self.view.origins {
+        self.view.senders.access.renew(renewal);
+        if let Some(origins) = &self.view.senders.origins {
             // The resolver decides about containers.
             origins.allow(config.listeners.allowed_origins());
         }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use weir_context::RuleCounts;
 use weir_counters::Counts;
-use weir_ingest::{CLIENT_BYTES, IngestCounts, ListenerSnapshot, NumberCounter, WorkerSnapshot};
+use weir_ingest::{
+    CLIENT_BYTES, ContextSnapshot, IngestCounts, ListenerSnapshot, NumberCounter, SenderSnapshot,
+    WorkerBytes, WorkerSnapshot,
+};
 
 use super::pipeline::PipelineState;
 use weir_status::counters::SocketCounter;
@@ -63,23 +66,13 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         numbers,
         aggregate,
         contexts,
-        aliases,
-        limited_samples,
-        context_bytes,
-        state_bytes,
-        partial_bytes,
-        tls_bytes,
-        origin_bytes,
-        batch_bytes,
-        checkpoint_bytes,
-        origin,
-        limited_origins: _,
-        refused_senders: _,
+        bytes,
+        senders,
         rules: _,
         restored,
         open_samples,
     } = worker;
-    status.as_of = status.as_of.max((*at).max(0) as u64);
+    status.process.as_of = status.process.as_of.max((*at).max(0) as u64);
     status.state.contexts_restored += restored.contexts;
     status.state.contexts_refused += restored.refused;
     status.state.samples_open += open_samples;
@@ -87,23 +80,42 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
     status.add(None, counts);
     status.add(None, numbers);
     status.add(None, aggregate);
-    status.add(None, contexts);
+    let ContextSnapshot {
+        counts,
+        aliases,
+        limited_samples,
+    } = contexts;
+    status.add(None, counts);
     status.add(None, aliases);
     status.add(None, limited_samples);
+    let SenderSnapshot {
+        origin,
+        limited: _,
+        refused: _,
+    } = senders;
     status.add(None, &origin.origins);
     status.add(None, &origin.processes);
     status.add(None, &origin.parking);
     for listener in listeners {
         of_listener(status, listener);
     }
+    let WorkerBytes {
+        contexts,
+        state,
+        partial_frames,
+        tls,
+        origins,
+        batches,
+        checkpoint,
+    } = *bytes;
     for (part, bytes) in [
-        ("contexts", *context_bytes),
-        ("state", *state_bytes),
-        ("partial_frames", *partial_bytes),
-        ("tls_sessions", *tls_bytes),
-        ("origins", *origin_bytes),
-        ("batches", *batch_bytes),
-        ("open_bucket", *checkpoint_bytes),
+        ("contexts", contexts),
+        ("state", state),
+        ("partial_frames", partial_frames),
+        ("tls_sessions", tls),
+        ("origins", origins),
+        ("batches", batches),
+        ("open_bucket", checkpoint),
         (
             "columns_clients",
             numbers[NumberCounter::Clients] as usize * CLIENT_BYTES,

@@ -83,11 +83,10 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             output_type: output_type.into(),
             healthy: endpoint.healthy,
             since: endpoint.since.max(0) as u64,
-            last_error: endpoint.last_error.as_ref().map(|error| match several {
-                // The name has the address.
-                true => error.message.clone(),
-                false => format!("{}: {}", endpoint.endpoint, error.message),
-            }),
+            last_error: endpoint
+                .last_error
+                .as_ref()
+                .map(|error| error_at(&endpoint.endpoint, &error.message, several)),
             lag_seconds: endpoint.lag_seconds as f64,
             points: books(|items| items.points),
             events: books(|items| items.events),
@@ -99,4 +98,13 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
         }
     };
     status.endpoints.iter().map(entry).collect()
+}
+
+/// An error with the place that gave it. `several`: the output has several places, and the name says which this is.
+pub(super) fn error_at(place: &str, error: &str, several: bool) -> String {
+    if several {
+        error.to_owned()
+    } else {
+        format!("{place}: {error}")
+    }
 }

@@ -120,11 +120,11 @@ fn senders(workers: &[&WorkerSnapshot]) -> Vec<(&'static str, u64)> {
     vec![
         (
             "origins_refused",
-            sum(|worker| worker.origin.origins[OriginCounter::Refused]),
+            sum(|worker| worker.senders.origin.origins[OriginCounter::Refused]),
         ),
         (
             "no_room_to_wait",
-            sum(|worker| worker.origin.parking[ParkingCounter::NoRoom]),
+            sum(|worker| worker.senders.origin.parking[ParkingCounter::NoRoom]),
         ),
     ]
 }

@@ -206,16 +206,16 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSe
         listener.receive_buffer_bytes = settings.receive_buffer.map(|bytes| bytes as usize);
         // The ring's slots have this length, so a shorter limit would save nothing.
         listener.max_packet_bytes = MAX_PACKET_BYTES_LIMIT;
-        listener.socket_mode = settings.socket_mode.0;
+        listener.socket_mode = settings.socket_file.socket_mode.0;
         listener.socket_owner = config.addresses.socket_ownership.uid;
         listener.socket_group = config.addresses.socket_ownership.gid;
-        listener.sticky_directory = settings.socket_directory_sticky;
+        listener.sticky_directory = settings.socket_file.socket_directory_sticky;
         let is_unix = matches!(
             listener.address,
             Address::UnixDatagram(_) | Address::UnixStream(_)
         );
         listener.pass_credentials = config.origin.origin_detection && is_unix;
-        listener.allow = AllowList::new(settings.allowed_networks.clone());
+        listener.allow = AllowList::new(settings.senders.allowed_networks.clone());
         access.apply(&mut listener);
         let options = ParseOptions {
             origin_client: config.origin.origin_client,

@@ -211,7 +211,7 @@ impl Totals {
     fn of(flushed: &Flushed) -> Totals {
         let mut totals = Totals::default();
         for worker in flushed.state.workers.iter().flatten() {
-            totals.contexts += worker.contexts[ContextCounter::Live];
+            totals.contexts += worker.contexts.counts[ContextCounter::Live];
             for listener in &worker.listeners {
                 totals.packets += listener.socket[ListenerCounter::Packets];
                 totals.kernel_dropped += listener.socket[ListenerCounter::KernelDropped];

@@ -251,7 +251,7 @@ async fn serve(
         agent.progress(),
     ));
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
-    let _ = view.reloads.set(sender);
+    let _ = view.course.reloads.set(sender);
     if let Some(server) = admin {
         let address = server.sockets().first();
         server.sockets().announce();
@@ -304,7 +304,7 @@ async fn serve(
     tracing::info!(
         "{signal}: outputs deliver their queues; then received packets are read, flushed and delivered"
     );
-    view.stopping.store(true, Ordering::Release);
+    view.course.stopping.store(true, Ordering::Release);
     reporting_task.abort();
     keeping.abort();
     notify.stopping();

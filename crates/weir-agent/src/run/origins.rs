@@ -40,26 +40,28 @@ pub fn resolver(config: &Config) -> Option<Resolver> {
 fn sources(origin: &weir_config::Origin) -> Vec<Box<dyn TagSource>> {
     let container_labels = pairs(&origin.container_labels_as_tags);
     let mut sources: Vec<Box<dyn TagSource>> = Vec::new();
-    for socket in &origin.origin_docker {
+    for socket in &origin.sources.origin_docker {
         sources.push(Box::new(Docker::new(&**socket, container_labels.clone())));
     }
-    for socket in &origin.origin_containerd {
+    for socket in &origin.sources.origin_containerd {
         sources.push(Box::new(Containerd::new(&**socket, container_labels.clone())));
     }
-    if !origin.origin_kubelet.is_empty() {
+    if !origin.sources.origin_kubelet.is_empty() {
         sources.push(Box::new(Kubelet::new(kubelet(origin))));
     }
-    if let Some(directory) = &origin.origin_podinfo {
+    if let Some(directory) = &origin.sources.origin_podinfo {
         sources.push(Box::new(PodInfo::new(
             directory,
             pairs(&origin.pod_labels_as_tags),
         )));
     }
-    if let Some(path) = &origin.origin_file {
+    if let Some(path) = &origin.sources.origin_file {
         sources.push(Box::new(File::new(path)));
     }
-    if !origin.origin_environment.is_empty() {
-        sources.push(Box::new(Environment::new(pairs(&origin.origin_environment))));
+    if !origin.sources.origin_environment.is_empty() {
+        sources.push(Box::new(Environment::new(pairs(
+            &origin.sources.origin_environment,
+        ))));
     }
     sources
 }
@@ -67,11 +69,11 @@ fn sources(origin: &weir_config::Origin) -> Vec<Box<dyn TagSource>> {
 fn kubelet(origin: &weir_config::Origin) -> KubeletSettings {
     let identity = origin.kubelet_identity();
     KubeletSettings {
-        url: origin.origin_kubelet.clone(),
-        token_file: origin.origin_kubelet_token.clone(),
-        ca_file: origin.origin_kubelet_ca.clone(),
+        url: origin.sources.origin_kubelet.clone(),
+        token_file: origin.sources.origin_kubelet_token.clone(),
+        ca_file: origin.sources.origin_kubelet_ca.clone(),
         identity: identity.map(|(certificate, key)| (certificate.to_owned(), key.to_owned())),
-        verify: origin.origin_kubelet_tls_verify,
+        verify: origin.sources.origin_kubelet_tls_verify,
         pod_labels: pairs(&origin.pod_labels_as_tags),
     }
 }

@@ -72,7 +72,7 @@ impl Shared {
         let state = self.lock();
         let of_workers = state.workers.iter().flatten();
         of_workers
-            .map(|worker| worker.contexts[ContextCounter::Live])
+            .map(|worker| worker.contexts.counts[ContextCounter::Live])
             .sum()
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_ingest::{BLOCK_BYTES, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 use weir_output::relay::{Block, Port, Relay, TargetStatus};
 
+use super::delivery::error_at;
 use weir_status::status::{Numbers, OutputStatus, PointBooks};
 
 /// Starts a relay on the current tokio runtime. `memory_bytes_max` limits the queued lines.
@@ -121,11 +122,9 @@ pub fn status(relay: &Relay) -> Vec<OutputStatus> {
             output_type: "relay".into(),
             healthy: target.healthy,
             since: target.since.max(0) as u64,
-            last_error: target.last_error.map(|error| match several {
-                // The name has the address.
-                true => error,
-                false => format!("{}: {error}", target.address),
-            }),
+            last_error: target
+                .last_error
+                .map(|error| error_at(&target.address, &error, several)),
             messages: PointBooks {
                 produced: target.produced,
                 delivered: target.delivered,

@@ -115,7 +115,7 @@ impl ScrapeOutput {
             name: self.name.clone(),
             output_type: "prometheus".into(),
             healthy: true,
-            since: status.started,
+            since: status.process.started,
             points,
             notes: notes(&found),
             ..Default::default()

@@ -15,6 +15,7 @@ use super::ledger;
 use super::log::LastFlush;
 use super::outputs::Outputs;
 use super::pipeline::Shared;
+use super::unix_now;
 use super::usage::Usage;
 use crate::budget::Budget;
 use crate::columns::Columns;
@@ -26,7 +27,8 @@ use weir_status::contexts::ContextReport;
 use weir_status::counters::PipelineCounter;
 use weir_status::explain::{ExplainError, ExplainRequest, Explanation};
 use weir_status::status::Reloaded;
-use weir_status::status::{HandOverStatus, OriginReport, ReloadStatus, StateStatus, Status};
+use weir_status::status::{HandOverStatus, OriginReport, ProcessStatus, ReloadStatus, StateStatus, Status};
+use weir_system::config::Config;
 use weir_system::sandbox::SandboxStatus;
 
 /// Access to the running agent.
@@ -34,45 +36,86 @@ pub struct View {
     pub shared: Arc<Shared>,
     /// The last flush.
     pub last_flush: Arc<Mutex<LastFlush>>,
-    pub workers: usize,
     pub health: Arc<Health>,
     pub listeners: Vec<BoundListener>,
     pub outputs: Arc<Outputs>,
     /// `None`: the last minutes are disabled.
     pub recent: Option<Arc<Recent>>,
-    pub origins: Option<Origins>,
-    pub usage: Arc<Usage>,
-    pub clients: Arc<Clients>,
+    pub senders: Senders,
     /// `None`: there are no listeners of columns.
     pub columns: Option<Arc<Columns>>,
-    pub access: Access,
-    pub sandbox: SandboxStatus,
     /// Each listener's reading of messages, for explanations.
     pub tap_listeners: Vec<TapListener>,
     pub rules: Arc<Mutex<Rules>>,
     /// `None`: messages are confidential.
     pub taps: Option<Arc<Taps>>,
+    pub facts: AgentFacts,
+    pub course: Course,
+}
+
+/// The senders, and which of them may send.
+pub struct Senders {
+    pub origins: Option<Origins>,
+    pub usage: Arc<Usage>,
+    pub clients: Arc<Clients>,
+    pub access: Access,
+}
+
+/// Facts that stay as they are while the process runs.
+pub struct AgentFacts {
     pub hostname: String,
+    pub workers: usize,
     pub budget: Budget,
     pub bucket_seconds: u64,
+    /// Unix seconds.
     pub started_at: u64,
+    pub sandbox: SandboxStatus,
     /// The continued state, and the books of the previous processes.
     pub state: StateStatus,
     pub earlier: Option<Box<Status>>,
-    /// Results of hand-overs to other processes, and from one.
-    pub hand_over: Mutex<HandOverStatus>,
+}
+
+impl AgentFacts {
+    pub fn of(config: &Config, workers: usize, budget: Budget) -> AgentFacts {
+        AgentFacts {
+            hostname: config.names.hostname.clone(),
+            workers,
+            budget,
+            bucket_seconds: config.aggregation.bucket_seconds(),
+            started_at: unix_now(),
+            sandbox: SandboxStatus::default(),
+            state: StateStatus::default(),
+            earlier: None,
+        }
+    }
+}
+
+/// The events in the life of the process: reloads, hand-overs, its end.
+#[derive(Default)]
+pub struct Course {
     pub stopping: AtomicBool,
     /// Results of reloads.
     pub reload: Mutex<ReloadStatus>,
     /// Requests of the admin server for a reload.
     pub reloads: OnceLock<tokio::sync::mpsc::Sender<ReloadRequest>>,
+    /// Results of hand-overs to other processes, and from one.
+    pub hand_over: Mutex<HandOverStatus>,
+}
+
+impl Course {
+    pub fn after(hand_over: HandOverStatus) -> Course {
+        Course {
+            hand_over: Mutex::new(hand_over),
+            ..Course::default()
+        }
+    }
 }
 
 impl View {
     /// The current books, including those of earlier processes.
     pub fn snapshot(&self) -> Status {
         let mut status = self.own();
-        if let Some(earlier) = &self.earlier {
+        if let Some(earlier) = &self.facts.earlier {
             status.add_earlier(earlier);
         }
         status
@@ -81,34 +124,42 @@ impl View {
     /// The books of this process.
     pub fn own(&self) -> Status {
         let mut state = self.shared.lock().clone();
-        state.counts[PipelineCounter::BucketSeconds] = self.bucket_seconds;
+        state.counts[PipelineCounter::BucketSeconds] = self.facts.bucket_seconds;
         let flush = self
             .last_flush
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let mut status = Status {
-            version: weir_admin::version::VERSION.into(),
-            pid: std::process::id(),
-            hostname: self.hostname.clone(),
-            started: self.started_at,
+            process: ProcessStatus {
+                version: weir_admin::version::VERSION.into(),
+                pid: std::process::id(),
+                hostname: self.facts.hostname.clone(),
+                started: self.facts.started_at,
+                as_of: 0,
+            },
             not_ready: self.readiness().err().map(|reason| reason.to_string()),
             rates: flush.rates,
-            sandbox: self.sandbox.clone(),
+            sandbox: self.facts.sandbox.clone(),
             state: StateStatus {
                 hand_over: self.hand_over().clone(),
-                ..self.state.clone()
+                ..self.facts.state.clone()
             },
             origin: self.origin_report(),
-            reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            reload: self
+                .course
+                .reload
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
             ..Status::default()
         };
         self.outputs.report(&mut status);
         status.memory.parts.insert(
             "summaries".into(),
-            self.usage.heap_bytes() + self.clients.heap_bytes(),
+            self.senders.usage.heap_bytes() + self.senders.clients.heap_bytes(),
         );
-        for (part, bytes) in self.access.heap_bytes() {
+        for (part, bytes) in self.senders.access.heap_bytes() {
             status.memory.parts.insert(part.into(), bytes);
         }
         if let Some(columns) = &self.columns {
@@ -122,9 +173,9 @@ impl View {
         }
         self.health.fill(&mut status);
         health::fill_program(&mut status);
-        self.usage.fill(&mut status.limits);
-        self.clients.report(&mut status);
-        status.limits.rates = self.access.limited(&state);
+        self.senders.usage.fill(&mut status.limits);
+        self.senders.clients.report(&mut status);
+        status.limits.rates = self.senders.access.limited(&state);
         status.limits.senders_refused = Access::refused(&state);
         if let Some(recent) = &self.recent {
             recent.report(&mut status);
@@ -135,16 +186,19 @@ impl View {
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
-        ledger::fill(&mut status, &self.budget, &state, &self.outputs.fullest());
+        ledger::fill(&mut status, &self.facts.budget, &state, &self.outputs.fullest());
         status
     }
 
     pub fn hand_over(&self) -> MutexGuard<'_, HandOverStatus> {
-        self.hand_over.lock().unwrap_or_else(PoisonError::into_inner)
+        self.course
+            .hand_over
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn origin_report(&self) -> Option<OriginReport> {
-        let origins = self.origins.as_ref()?;
+        let origins = self.senders.origins.as_ref()?;
         Some(OriginReport {
             resolver: origins.status(),
             ..OriginReport::default()
@@ -154,11 +208,11 @@ impl View {
 
 impl AdminSource for View {
     fn readiness(&self) -> Result<(), NotReady> {
-        if self.stopping.load(Ordering::Acquire) {
+        if self.course.stopping.load(Ordering::Acquire) {
             return Err(NotReady::Stopping);
         }
         let running = self.shared.lock().workers.iter().flatten().count();
-        if running < self.workers {
+        if running < self.facts.workers {
             return Err(NotReady::Workers);
         }
         match self.health.error() {
@@ -174,13 +228,13 @@ impl AdminSource for View {
     fn reload(&self) -> ResponseFuture<'_, Option<Reloaded>> {
         Box::pin(async {
             let (answer, answered) = tokio::sync::oneshot::channel();
-            self.reloads.get()?.send(answer).await.ok()?;
+            self.course.reloads.get()?.send(answer).await.ok()?;
             answered.await.ok()
         })
     }
 
     fn contexts(&self, top: usize) -> ResponseFuture<'_, Option<ContextReport>> {
-        Box::pin(async move { self.usage.report(top) })
+        Box::pin(async move { self.senders.usage.report(top) })
     }
 
     fn recent(&self) -> Option<Arc<Recent>> {
@@ -193,7 +247,7 @@ impl AdminSource for View {
 
     fn explain(&self, request: ExplainRequest) -> ResponseFuture<'_, Result<Explanation, ExplainError>> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let origins = self.origins.clone();
+        let origins = self.senders.origins.clone();
         Box::pin(async move {
             let about = explain::ExplainedListener::choose(&self.tap_listeners, &request)?;
             // Look-ups of origins read files; no other request may wait for that.

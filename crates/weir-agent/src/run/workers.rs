@@ -49,7 +49,7 @@ impl Start<'_> {
             let link = self.resolver.map(|resolver| {
                 resolver
                     .link(worker as u16)
-                    .with_rate(self.config.listeners.rate_limit_per_origin)
+                    .with_rate(self.config.listeners.senders.rate_limit_per_origin)
                     .with_admission(admission.clone())
             });
             weir_ingest::spawn(

@@ -129,11 +129,14 @@ fn assert_continued(found: &mut Started, timestamp: i64, temperature: f64) {
     assert_eq!(found.timestamps, [timestamp]);
     // The form of the sums is another one since, so they start from zero, and that is counted.
     assert_eq!(found.status.outputs_reset, 1);
-    assert_eq!((found.status.files_damaged, found.status.set_aside), (0, 0));
+    assert_eq!(
+        (found.status.killed.files_damaged, found.status.set_aside),
+        (0, 0)
+    );
 }
 
 fn numbers(status: &StateStatus) -> (u64, u64) {
-    (status.kills, status.samples_lost)
+    (status.killed.kills, status.killed.samples_lost)
 }
 
 #[test]
@@ -142,7 +145,7 @@ fn what_a_stop_of_the_first_version_left_continues() {
     let mut found = start(directory.path(), STOPPED + 100, 10);
     assert_continued(&mut found, 1_795_717_000, -3.0);
     assert_eq!(numbers(&found.status), (0, 0));
-    assert_eq!(found.books.hostname, "fixture");
+    assert_eq!(found.books.process.hostname, "fixture");
     assert_eq!(found.books.total("samples").received, 24);
 }
 
@@ -152,7 +155,10 @@ fn what_a_kill_of_the_first_version_left_continues_and_the_rest_is_reported() {
     let mut found = start(directory.path(), KILLED, 10);
     assert_continued(&mut found, 1_795_717_010, 21.5);
     assert_eq!(numbers(&found.status), (1, 5));
-    assert!(found.status.samples_undelivered.is_empty() && found.status.samples_uncertain.is_empty());
+    assert!(
+        found.status.killed.samples_undelivered.is_empty()
+            && found.status.killed.samples_uncertain.is_empty()
+    );
     assert_eq!(
         found.books.total("samples").received,
         24,

@@ -45,6 +45,9 @@ pub struct Begin {
     epoch: u64,
     pub histogram_points: String,
     pub bucket: OpenBucket,
+    /// Samples of the worker in buckets that had ended before; absent in files of versions without it.
+    #[serde(default)]
+    pub ended: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -232,7 +235,11 @@ impl CheckpointWriter {
     /// False: it belongs to something that was not written.
     fn write(&mut self, piece: &CheckpointPart) -> io::Result<bool> {
         let (worker, tag, body) = match piece {
-            CheckpointPart::Begin { worker, bucket } => {
+            CheckpointPart::Begin {
+                worker,
+                bucket,
+                ended,
+            } => {
                 let file = self
                     .disk
                     .create(&unfinished(self.tally.epoch(), usize::from(*worker)))?;
@@ -244,6 +251,7 @@ impl CheckpointWriter {
                     epoch: self.tally.epoch(),
                     histogram_points: self.histogram_points.clone(),
                     bucket: (*bucket).into(),
+                    ended: Some(*ended),
                 };
                 (worker, BEGIN, Cow::Owned(serde_json::to_vec(&begin)?))
             }

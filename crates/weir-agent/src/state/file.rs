@@ -383,7 +383,7 @@ mod tests {
                 ["duration", "latency", "requests", "size", "temperature", "users"]
             );
             assert_eq!(content.outputs.keys().collect::<Vec<_>>(), ["prometheus"]);
-            assert_eq!(content.books.hostname, "fixture");
+            assert_eq!(content.books.process.hostname, "fixture");
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::watch;
-use weir_ingest::{AddedNumber, NumberLink, RequestNumber};
+use weir_ingest::{AddedNumber, NotedBucket, NumberLink, RequestNumber};
 
 use super::disk::{self, Disk, Words};
 use super::tally::check;
@@ -23,8 +23,11 @@ use super::tally::check;
 /// Numbers of a worker that may wait for a checkpoint: as many as it may add in a second or two.
 const NOTES: usize = 1024;
 
-/// Payload, client (two words), number, oldest, bucket, check.
-const NOTE: usize = 7;
+/// Payload, client (two words), number, oldest, bucket, samples in ended buckets, check.
+const NOTE: usize = 8;
+
+/// In versions before, a note did not have the samples.
+const OLD_NOTE: usize = NOTE - 1;
 
 const WORKER: usize = NOTES * NOTE;
 
@@ -59,7 +62,8 @@ impl NumberNotes {
             client as u64,
             number,
             oldest,
-            added.bucket as u64,
+            added.bucket.start as u64,
+            added.bucket.ended.unwrap_or(0),
             0,
         ];
         words[NOTE - 1] = check(&words[..NOTE - 1]);
@@ -81,8 +85,8 @@ impl NumberNotes {
     }
 }
 
-/// The notes of each worker of a killed process; empty if it had none.
-pub fn read(disk: &dyn Disk, epoch: u64) -> Vec<Vec<AddedNumber>> {
+/// The notes of each of `workers` of a killed process; empty if it had none.
+pub fn read(disk: &dyn Disk, epoch: u64, workers: usize) -> Vec<Vec<AddedNumber>> {
     let bytes = disk::read(disk, &name(epoch)).unwrap_or_default();
     let words: Vec<u64> = bytes
         .as_chunks()
@@ -90,16 +94,21 @@ pub fn read(disk: &dyn Disk, epoch: u64) -> Vec<Vec<AddedNumber>> {
         .iter()
         .map(|bytes| u64::from_le_bytes(*bytes))
         .collect();
+    let size = match words.len() == workers * NOTES * OLD_NOTE {
+        true => OLD_NOTE,
+        false => NOTE,
+    };
     let worker = |words: &[u64]| {
-        let mut notes: Vec<AddedNumber> = words.chunks_exact(NOTE).filter_map(note).collect();
+        let mut notes: Vec<AddedNumber> = words.chunks_exact(size).filter_map(note).collect();
         notes.sort_unstable_by_key(|note| note.payload);
         notes
     };
-    words.chunks_exact(WORKER).map(worker).collect()
+    words.chunks_exact(NOTES * size).map(worker).collect()
 }
 
 fn note(words: &[u64]) -> Option<AddedNumber> {
-    let is_whole = words[0] > 0 && words[NOTE - 1] == check(&words[..NOTE - 1]);
+    let (last, words) = words.split_last()?;
+    let is_whole = words[0] > 0 && *last == check(words);
     is_whole.then(|| AddedNumber {
         payload: words[0],
         number: RequestNumber {
@@ -107,7 +116,10 @@ fn note(words: &[u64]) -> Option<AddedNumber> {
             number: words[3],
             oldest: words[4],
         },
-        bucket: words[5] as i64,
+        bucket: NotedBucket {
+            start: words[5] as i64,
+            ended: words.get(6).copied(),
+        },
     })
 }
 
@@ -191,7 +203,10 @@ mod tests {
                 number: payload + 1,
                 oldest: payload,
             },
-            bucket: -1000 + payload as i64,
+            bucket: NotedBucket {
+                start: -1000 + payload as i64,
+                ended: Some(3 * payload),
+            },
         }
     }
 
@@ -199,18 +214,18 @@ mod tests {
     fn the_last_notes_of_each_worker_are_read_again() {
         let directory = tempfile::tempdir().unwrap();
         let disk = SystemDisk::of(directory.path());
-        assert!(read(&disk, 3).is_empty());
+        assert!(read(&disk, 3, 2).is_empty());
         let notes = Arc::new(NumberNotes::new(&disk, 3, 2).unwrap());
         let saved = SavedPayloads::new(2, Arc::default());
         let (first, second) = (notes.link(0, &saved), notes.link(1, &saved));
-        assert_eq!(read(&disk, 3), vec![Vec::new(); 2]);
+        assert_eq!(read(&disk, 3, 2), vec![Vec::new(); 2]);
         let all = NOTES as u64 + 5;
         (1..=all).for_each(|payload| (first.note)(&added(payload)));
         (second.note)(&added(1));
-        let found = read(&disk, 3);
+        let found = read(&disk, 3, 2);
         assert_eq!(found, [(6..=all).map(added).collect(), vec![added(1)]]);
         forget(&disk, |epoch| epoch == 3);
-        assert!(read(&disk, 3).is_empty());
+        assert!(read(&disk, 3, 2).is_empty());
     }
 
     /// A kill may come between any two words of a note.
@@ -229,8 +244,30 @@ mod tests {
                 let old = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
                 of_later.words.store(word, old);
             }
-            assert_eq!(read(&disk, 2)[0], [], "{whole}");
+            assert_eq!(read(&disk, 2, 1)[0], [], "{whole}");
         }
+    }
+
+    /// A process of a version before this one may have been killed.
+    #[test]
+    fn notes_without_ended_samples_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = SystemDisk::of(directory.path());
+        let words = disk.map(&name(4), 2 * NOTES * OLD_NOTE).unwrap();
+        let mut note = [7, 0, 9, 8, 7, 1000, 0];
+        note[OLD_NOTE - 1] = check(&note[..OLD_NOTE - 1]);
+        let at = (NOTES + 7) * OLD_NOTE;
+        (at..).zip(note).for_each(|(at, word)| words.store(at, word));
+        let found = read(&disk, 4, 2);
+        let bucket = NotedBucket {
+            start: 1000,
+            ended: None,
+        };
+        assert_eq!(
+            found[1].iter().map(|note| note.bucket).collect::<Vec<_>>(),
+            [bucket]
+        );
+        assert_eq!((found[0].len(), found[1][0].number.number), (0, 8));
     }
 
     #[tokio::test]

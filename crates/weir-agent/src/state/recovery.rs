@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_ingest::{AddedNumber, KnownClient, RequestNumber};
+use weir_ingest::{AddedNumber, KnownClient, NotedBucket, RequestNumber, WorkerTally};
 use weir_state::{Bounds, Table};
 
 use super::checkpoints::{Unusable, WorkerCheckpoint};
@@ -96,7 +96,7 @@ pub fn recover(
     Killed {
         content: Content {
             meta: Meta {
-                version: books.version.clone(),
+                version: books.process.version.clone(),
                 agent: directory.agent().0,
                 // The epoch of an old version is not known, but this process's is the next.
                 epoch: if tally.is_old {
@@ -248,6 +248,18 @@ impl Found<'_> {
             };
         }
         let begins = || files.iter().flatten().map(|file| file.begin.bucket);
+        // A clock that is set back brings a bucket again: the file may be of the one that has ended.
+        let is_current = |turn: &Option<WorkerTally>, file: &WorkerCheckpoint| {
+            let ended = turn.map(|turn| turn.ended).zip(file.begin.ended);
+            ended.is_none_or(|(now, then)| now == then)
+        };
+        let current = || {
+            let of_workers = tally.workers.iter().zip(&files);
+            of_workers
+                .filter_map(|(turn, file)| Some((turn, file.as_ref()?)))
+                .filter(|(turn, file)| is_current(turn, file))
+                .map(|(_, file)| file.begin.bucket)
+        };
         let newest = turns().map(|turn| turn.bucket).max();
         // Where no worker says that it has ended, the time does.
         let is_open = |bucket: OpenBucket| match newest {
@@ -255,7 +267,7 @@ impl Found<'_> {
             None => self.last_seen.is_none_or(|at| at < bucket.end_ms()),
         };
         // If the newest has no checkpoint yet, that of the bucket before counts, as long as nothing of it may have left.
-        let open = begins().filter(|bucket| is_open(*bucket)).max();
+        let open = current().filter(|bucket| is_open(*bucket)).max();
         let ended = begins().filter(|bucket| !self.has_begun(bucket.start)).max();
         let Some(kept) = open.or(ended) else {
             return Open {
@@ -269,8 +281,10 @@ impl Found<'_> {
             ..Open::default()
         };
         for (turn, file) in tally.workers.iter().zip(files) {
-            let is_used = turn.is_some() || !tally.is_old;
-            if let Some(file) = file.filter(|file| is_used && file.begin.bucket.start == kept.start) {
+            let is_used = |file: &WorkerCheckpoint| {
+                (turn.is_some() || !tally.is_old) && (open.is_none() || is_current(turn, file))
+            };
+            if let Some(file) = file.filter(|file| is_used(file) && file.begin.bucket.start == kept.start) {
                 result.add(file);
             }
         }
@@ -291,7 +305,8 @@ impl Found<'_> {
             let client = clients.entry(known.client).or_insert(*known);
             client.merge(known);
         }
-        let notes = numbers::read(self.directory.disk(), self.tally.epoch);
+        let workers = self.tally.workers.len();
+        let notes = numbers::read(self.directory.disk(), self.tally.epoch, workers);
         for (worker, notes) in notes.into_iter().enumerate() {
             let file = files.get(worker).and_then(Option::as_ref);
             let saved = file.map_or(0, |file| file.mark.payloads);
@@ -303,8 +318,11 @@ impl Found<'_> {
                 if fixes::lacks(Rule::NumbersCountWithTheirPoints) {
                     return true;
                 }
-                let is_open = turn.is_some_and(|turn| turn.bucket == note.bucket);
-                self.has_begun(note.bucket) && !is_open
+                let NotedBucket { start, ended } = note.bucket;
+                let is_open = turn.is_some_and(|turn| {
+                    turn.bucket == start && ended.is_none_or(|ended| turn.ended == ended)
+                });
+                self.has_begun(start) && !is_open
             };
             let left = notes.iter().filter(|note| note.payload > saved && has_left(note));
             for note in left {

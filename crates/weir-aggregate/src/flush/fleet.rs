@@ -51,22 +51,22 @@ impl Batch {
             },
             State::Set(members) => {
                 let set = MemberSet::restored(members);
-                self.body_bytes += size_of::<MemberSet>() + set.heap_bytes();
-                self.sets.push(Box::new(set));
-                RowValue::Set(self.sets.len() as u32 - 1)
+                self.bodies.bytes += size_of::<MemberSet>() + set.heap_bytes();
+                self.bodies.sets.push(Box::new(set));
+                RowValue::Set(self.bodies.sets.len() as u32 - 1)
             }
             State::Samples(samples) => {
                 let histogram = Histogram::restored(&samples);
-                self.body_bytes += size_of::<Histogram>() + histogram.heap_bytes();
-                self.histograms.push(Box::new(histogram));
-                RowValue::Histogram(self.histograms.len() as u32 - 1)
+                self.bodies.bytes += size_of::<Histogram>() + histogram.heap_bytes();
+                self.bodies.histograms.push(Box::new(histogram));
+                RowValue::Histogram(self.bodies.histograms.len() as u32 - 1)
             }
             // The agents keep the remainders and count them with their next samples.
             State::Distribution(distribution) => {
                 let sketch = distribution.sketch();
-                self.body_bytes += size_of_val(&sketch) + sketch.heap_bytes();
-                self.distributions.push(Box::new(sketch));
-                RowValue::Distribution(self.distributions.len() as u32 - 1)
+                self.bodies.bytes += size_of_val(&sketch) + sketch.heap_bytes();
+                self.bodies.distributions.push(Box::new(sketch));
+                RowValue::Distribution(self.bodies.distributions.len() as u32 - 1)
             }
         }
     }

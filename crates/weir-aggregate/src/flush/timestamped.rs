@@ -73,10 +73,10 @@ impl Batch {
                 true
             }
             (Some(RowValue::Distribution(at)), TimestampedValue::Sketch(sketch)) => {
-                let held = &mut self.distributions[*at as usize];
+                let held = &mut self.bodies.distributions[*at as usize];
                 let before = held.heap_bytes();
                 held.merge(sketch);
-                self.body_bytes = self.body_bytes + held.heap_bytes() - before;
+                self.bodies.bytes = self.bodies.bytes + held.heap_bytes() - before;
                 true
             }
             _ => false,
@@ -89,9 +89,9 @@ impl Batch {
             TimestampedValue::Number(value) if sample.kind == Kind::Counter => RowValue::Counter(value),
             TimestampedValue::Number(value) => RowValue::Gauge { value, received: 0 },
             TimestampedValue::Sketch(sketch) => {
-                self.body_bytes += size_of::<Sketch>() + sketch.heap_bytes();
-                self.distributions.push(Box::new(sketch));
-                RowValue::Distribution(self.distributions.len() as u32 - 1)
+                self.bodies.bytes += size_of::<Sketch>() + sketch.heap_bytes();
+                self.bodies.distributions.push(Box::new(sketch));
+                RowValue::Distribution(self.bodies.distributions.len() as u32 - 1)
             }
         };
         let name = self.push_text(sample.name);

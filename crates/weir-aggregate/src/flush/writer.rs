@@ -41,13 +41,13 @@ impl RowWriter {
     }
 
     pub fn set(&mut self, batch: &mut Batch, context: ContextRef<'_>, set: Box<MemberSet>) {
-        batch.body_bytes += size_of::<MemberSet>() + set.heap_bytes();
-        batch.sets.push(set);
+        batch.bodies.bytes += size_of::<MemberSet>() + set.heap_bytes();
+        batch.bodies.sets.push(set);
         self.push(
             batch,
             context,
             Kind::Set,
-            RowValue::Set(batch.sets.len() as u32 - 1),
+            RowValue::Set(batch.bodies.sets.len() as u32 - 1),
         );
     }
 
@@ -58,24 +58,24 @@ impl RowWriter {
         kind: Kind,
         histogram: Box<Histogram>,
     ) {
-        batch.body_bytes += size_of::<Histogram>() + histogram.heap_bytes();
-        batch.histograms.push(histogram);
+        batch.bodies.bytes += size_of::<Histogram>() + histogram.heap_bytes();
+        batch.bodies.histograms.push(histogram);
         self.push(
             batch,
             context,
             kind,
-            RowValue::Histogram(batch.histograms.len() as u32 - 1),
+            RowValue::Histogram(batch.bodies.histograms.len() as u32 - 1),
         );
     }
 
     pub fn distribution(&mut self, batch: &mut Batch, context: ContextRef<'_>, sketch: Box<Sketch>) {
-        batch.body_bytes += size_of::<Sketch>() + sketch.heap_bytes();
-        batch.distributions.push(sketch);
+        batch.bodies.bytes += size_of::<Sketch>() + sketch.heap_bytes();
+        batch.bodies.distributions.push(sketch);
         self.push(
             batch,
             context,
             Kind::Distribution,
-            RowValue::Distribution(batch.distributions.len() as u32 - 1),
+            RowValue::Distribution(batch.bodies.distributions.len() as u32 - 1),
         );
     }
 

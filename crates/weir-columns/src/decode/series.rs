@@ -168,9 +168,9 @@ impl Reading<'_> {
             series += 1;
             let head = self.head(&mut columns, series, endpoint)?;
             let mark = Mark {
-                points: self.points.len(),
-                sketches: self.sketches.len(),
-                bins: self.bins.len(),
+                points: self.kept.points.len(),
+                sketches: self.kept.sketches.len(),
+                bins: self.kept.bins.len(),
             };
             let (samples, fault) = match head.kind {
                 MetricType::Sketch => self.sketches(&mut columns, &head)?,
@@ -238,12 +238,12 @@ impl Reading<'_> {
 
     /// Reads the points of a count, rate or gauge. Returns their samples: each is one.
     fn numbers(&mut self, columns: &mut Columns<'_>, head: &Head) -> Result<u64, Refusal> {
-        if self.points.capacity() - self.points.len() < head.points {
-            let more = head.points.max(self.points.len()).max(16);
-            self.memory.reserve(&mut self.points, more)?;
+        if self.kept.points.capacity() - self.kept.points.len() < head.points {
+            let more = head.points.max(self.kept.points.len()).max(16);
+            self.memory.reserve(&mut self.kept.points, more)?;
         }
         for _ in 0..head.points {
-            self.points.push(Point {
+            self.kept.points.push(Point {
                 timestamp: columns.timestamps.delta()?,
                 value: columns.values.next(head.value_type)?,
             });
@@ -282,7 +282,7 @@ impl Reading<'_> {
                         max,
                         bins,
                     };
-                    self.memory.push(&mut self.sketches, point)?;
+                    self.memory.push(&mut self.kept.sketches, point)?;
                 }
                 (count, _) => {
                     samples += count.unwrap_or(0);
@@ -299,7 +299,7 @@ impl Reading<'_> {
         if count > columns.bin_keys.bytes_left() as u64 {
             return Err(Refusal::Short("bin keys"));
         }
-        let start = self.bins.len();
+        let start = self.kept.bins.len();
         let (mut all, mut distinct, mut last) = (0u64, 0, None);
         let mut is_valid = true;
         columns.bin_keys.restart();
@@ -319,7 +319,7 @@ impl Reading<'_> {
         }
         let span = Span {
             start: start as u32,
-            len: (self.bins.len() - start) as u32,
+            len: (self.kept.bins.len() - start) as u32,
         };
         Ok(is_valid.then_some((span, all)))
     }
@@ -329,18 +329,18 @@ impl Reading<'_> {
         let full = u64::from(u32::MAX);
         if !samples.is_multiple_of(full) {
             let n = (samples % full) as u32;
-            self.memory.push(&mut self.bins, Bin { k, n })?;
+            self.memory.push(&mut self.kept.bins, Bin { k, n })?;
         }
         for _ in 0..samples / full {
-            self.memory.push(&mut self.bins, Bin { k, n: u32::MAX })?;
+            self.memory.push(&mut self.kept.bins, Bin { k, n: u32::MAX })?;
         }
         Ok(())
     }
 
     fn keep(&mut self, head: &Head, tags: u32, mark: Mark) -> Result<(), Refusal> {
         let (start, end) = match head.kind {
-            MetricType::Sketch => (mark.sketches, self.sketches.len()),
-            _ => (mark.points, self.points.len()),
+            MetricType::Sketch => (mark.sketches, self.kept.sketches.len()),
+            _ => (mark.points, self.kept.points.len()),
         };
         let row = Row {
             name: head.name,
@@ -352,7 +352,7 @@ impl Reading<'_> {
                 len: (end - start) as u32,
             },
         };
-        self.memory.push(&mut self.rows, row)
+        self.memory.push(&mut self.kept.rows, row)
     }
 
     fn note_dropped(&mut self, series: usize, name: u32, fault: SeriesFault) -> Result<(), Refusal> {
@@ -368,9 +368,9 @@ impl Reading<'_> {
     }
 
     fn drop_series(&mut self, head: &Head, fault: SeriesFault, samples: u64, mark: Mark) {
-        self.points.truncate(mark.points);
-        self.sketches.truncate(mark.sketches);
-        self.bins.truncate(mark.bins);
+        self.kept.points.truncate(mark.points);
+        self.kept.sketches.truncate(mark.sketches);
+        self.kept.bins.truncate(mark.bins);
         let dropped = &mut self.dropped[fault as usize];
         dropped.series += 1;
         dropped.points += head.points as u64;

@@ -142,13 +142,30 @@ settings! {
             .effect("Points of columns whose timestamp is at most this long ago when they arrive are added to the open bucket, so that one series of several senders is one point. Older ones go out with their own timestamp (docs/columns.md).")
             .zero("0: only points of the bucket that is open are added to it.")
             .change("if your outputs cannot take old timestamps (longer), or each window should be at its own time (shorter).");
-        allowed_networks: Vec<Network> = "[]"
-            .effect("Networks that may send over UDP, TCP and HTTP, besides 127.0.0.1 and ::1. weir drops datagrams of other senders, counted as `source_not_allowed`, and closes and counts their connections. UDP senders can forge their address.")
-            .zero("An empty list: every sender that reaches the socket.")
-            .change("if you receive from other machines.");
         tcp_framing: Framing = "length"
             .effect("The framing of packets on TCP: each after its length in four bytes, the lowest first (`length`), or as lines (`newline`).")
             .change("if your clients send lines (`newline`).");
+        tls: TcpTls = "{}".flat();
+        senders: AllowedSenders = "{}".flat();
+        socket_file: SocketFile = "{}".flat();
+        receive_buffer: Option<u64> = "8MiB"
+            .takes(SettingType::Bytes { min: 0, max: 1 << 30 })
+            .effect("Receive buffer to request from the kernel, per socket. At the start weir logs the granted size and how to get more.")
+            .zero("0: the system's default.")
+            .change("if `weir status` shows kernel drops: bursts need more. Many sockets in a small container need less.")
+            .also(&["DD_DOGSTATSD_SO_RCVBUF"]);
+        reading: Reading = "{}".flat();
+    }
+    removed &[RemovedSetting {
+        key: "packet_bytes_max",
+        why: "packets may be up to 64KiB long; a shorter limit only truncated valid packets",
+        also: &["DD_DOGSTATSD_BUFFER_SIZE"],
+    }]
+}
+
+settings! {
+    /// The certificates of TCP.
+    pub struct TcpTls {
         tcp_tls_certificate: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("PEM file with the server certificate for TCP, followed by those of intermediate authorities. With it every address of `tcp` accepts only TLS (1.2 or 1.3). A reload reads it again; open connections stay as they are.")
@@ -167,6 +184,21 @@ settings! {
             .zero("Empty: clients need none.")
             .change("if you restrict which machines may send.")
             .on_reload(Reload::AppliedWhile("tcp_tls_certificate"));
+    }
+}
+
+settings! {
+    /// The senders that may send, and how much.
+    pub struct AllowedSenders {
+        allowed_networks: Vec<Network> = "[]"
+            .effect("Networks that may send over UDP, TCP and HTTP, besides 127.0.0.1 and ::1. weir drops datagrams of other senders, counted as `source_not_allowed`, and closes and counts their connections. UDP senders can forge their address.")
+            .zero("An empty list: every sender that reaches the socket.")
+            .change("if you receive from other machines.");
+        allowed_origins: Vec<OriginPattern> = "[]"
+            .effect("Senders that may use the Unix sockets, with `origin_detection`: containers by their tags (of every cardinality; in the value `*` stands for any characters), `no_container` for processes outside of containers, `unknown` for senders whose origin is not known. weir drops packets of other senders, counted as `origin_not_allowed` or `origin_unknown` (docs/limits.md).")
+            .zero("An empty list: every process that may open the socket.")
+            .change("if you run other people's containers.")
+            .on_reload(Reload::Applied);
         rate_limit_per_network: BTreeMap<String, u64> = "{}"
             .takes(SettingType::Map(&SettingType::Bytes { min: 1, max: RATE_MAX }))
             .effect("Bytes per second that each of these networks may send in total over UDP and TCP, as in `10.0.0.0/8: 1MiB`; the smallest network that contains an address counts. A burst may use ten seconds' worth, and each packet counts 64 bytes more than its size. Packets above the rate are dropped and counted as `rate_limited`. 127.0.0.1 and ::1 are not limited.")
@@ -182,6 +214,12 @@ settings! {
             .effect("Bytes per second that each container may send over Unix sockets, in the same way, with `origin_detection`; processes outside of containers share one limit. Packets above the rate are dropped and counted as `origin_rate_limited`.")
             .zero("0: origins are not limited.")
             .change("if you run other people's containers.");
+    }
+}
+
+settings! {
+    /// The files of Unix sockets.
+    pub struct SocketFile {
         socket_mode: Mode = "0722"
             .effect("Mode of the Unix socket files.")
             .change("if you restrict senders.");
@@ -196,17 +234,12 @@ settings! {
         socket_directory_sticky: bool = "false"
             .effect("As root, weir refuses a directory for a Unix socket where other users may write, unless it has the sticky bit: they could replace weir's socket. This setting makes weir set the bit on directories that root owns (docs/limits.md).")
             .change("if you run weir as root with the socket in an `emptyDir` of Kubernetes.");
-        allowed_origins: Vec<OriginPattern> = "[]"
-            .effect("Senders that may use the Unix sockets, with `origin_detection`: containers by their tags (of every cardinality; in the value `*` stands for any characters), `no_container` for processes outside of containers, `unknown` for senders whose origin is not known. weir drops packets of other senders, counted as `origin_not_allowed` or `origin_unknown` (docs/limits.md).")
-            .zero("An empty list: every process that may open the socket.")
-            .change("if you run other people's containers.")
-            .on_reload(Reload::Applied);
-        receive_buffer: Option<u64> = "8MiB"
-            .takes(SettingType::Bytes { min: 0, max: 1 << 30 })
-            .effect("Receive buffer to request from the kernel, per socket. At the start weir logs the granted size and how to get more.")
-            .zero("0: the system's default.")
-            .change("if `weir status` shows kernel drops: bursts need more. Many sockets in a small container need less.")
-            .also(&["DD_DOGSTATSD_SO_RCVBUF"]);
+    }
+}
+
+settings! {
+    /// The reading of messages.
+    pub struct Reading {
         eol_required: Vec<EolTransport> = "[]"
             .effect("Transports on which a last line without a newline is refused and counted.")
             .zero("An empty list: none.")
@@ -217,9 +250,4 @@ settings! {
             .zero("An empty list: all listeners have the same settings.")
             .change("if your clients come from different programs, each on its own port.");
     }
-    removed &[RemovedSetting {
-        key: "packet_bytes_max",
-        why: "packets may be up to 64KiB long; a shorter limit only truncated valid packets",
-        also: &["DD_DOGSTATSD_BUFFER_SIZE"],
-    }]
 }

@@ -10,9 +10,9 @@ mod metrics;
 mod origin;
 mod running;
 
-pub use listeners::{ListenerReading, Listeners};
+pub use listeners::{AllowedSenders, ListenerReading, Listeners, Reading, SocketFile, TcpTls};
 pub use metrics::{Aggregation, Names, Rules};
-pub use origin::Origin;
+pub use origin::{Origin, OriginSources};
 pub use running::{Resources, Running};
 
 /// Settings that belong together on the configuration page and in `--help`.

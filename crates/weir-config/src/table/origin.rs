@@ -34,6 +34,33 @@ settings! {
             .effect("The cardinality of origin tags for messages that do not name one.")
             .change("if you want pod or container names on every metric.")
             .also(&["DD_DOGSTATSD_TAG_CARDINALITY"]);
+        sources: OriginSources = "{}".flat();
+        container_labels_as_tags: BTreeMap<String, String> = "{}"
+            .effect("Labels of containers, each with the tag it becomes; a `+` before the tag: only at cardinality `high`.")
+            .zero("Empty: none but the usual ones.")
+            .change("to set labels of your own.")
+            .also(&["DD_CONTAINER_LABELS_AS_TAGS", "DD_DOCKER_LABELS_AS_TAGS"]);
+        pod_labels_as_tags: BTreeMap<String, String> = "{}"
+            .effect("Labels of pods, each with the tag it becomes; a `+` before the tag: only at cardinality `high`.")
+            .zero("Empty: none but the usual ones.")
+            .change("to set labels of your own.")
+            .also(&["DD_KUBERNETES_POD_LABELS_AS_TAGS"]);
+        proc_root: PathBuf = "/proc"
+            .path(PathUse::ReadBeneath)
+            .effect("The mount point of the host's `/proc`.")
+            .change("if you run weir in a container and mount the host's elsewhere.")
+            .also(&["DD_CONTAINER_PROC_ROOT"]);
+        cgroup_root: PathBuf = "/sys/fs/cgroup"
+            .path(PathUse::ReadBeneath)
+            .effect("The mount point of the host's cgroups.")
+            .change("if you run weir in a container and mount the host's elsewhere.")
+            .also(&["DD_CONTAINER_CGROUP_ROOT"]);
+    }
+}
+
+settings! {
+    /// Where the tags of senders come from.
+    pub struct OriginSources {
         origin_docker: Vec<SocketPath> = "[/var/run/docker.sock, /run/podman/podman.sock]"
             .path(PathUse::Connect)
             .effect("Sockets of Docker or Podman to ask for containers and their tags, if origin detection is on. Sockets of the default that do not exist at the start are ignored.")
@@ -92,25 +119,5 @@ settings! {
             .effect("Variables of weir's environment, each with the tag it becomes, as in `POD_NAME: pod_name`; a `+` before the tag: only at cardinality `high`. The tags go to every sender without a known origin.")
             .zero("Empty: none.")
             .change("if weir runs inside the pod or task whose metrics it receives.");
-        container_labels_as_tags: BTreeMap<String, String> = "{}"
-            .effect("Labels of containers, each with the tag it becomes; a `+` before the tag: only at cardinality `high`.")
-            .zero("Empty: none but the usual ones.")
-            .change("to set labels of your own.")
-            .also(&["DD_CONTAINER_LABELS_AS_TAGS", "DD_DOCKER_LABELS_AS_TAGS"]);
-        pod_labels_as_tags: BTreeMap<String, String> = "{}"
-            .effect("Labels of pods, each with the tag it becomes; a `+` before the tag: only at cardinality `high`.")
-            .zero("Empty: none but the usual ones.")
-            .change("to set labels of your own.")
-            .also(&["DD_KUBERNETES_POD_LABELS_AS_TAGS"]);
-        proc_root: PathBuf = "/proc"
-            .path(PathUse::ReadBeneath)
-            .effect("The mount point of the host's `/proc`.")
-            .change("if you run weir in a container and mount the host's elsewhere.")
-            .also(&["DD_CONTAINER_PROC_ROOT"]);
-        cgroup_root: PathBuf = "/sys/fs/cgroup"
-            .path(PathUse::ReadBeneath)
-            .effect("The mount point of the host's cgroups.")
-            .change("if you run weir in a container and mount the host's elsewhere.")
-            .also(&["DD_CONTAINER_CGROUP_ROOT"]);
     }
 }

@@ -12,7 +12,7 @@ use super::{Ingest, Received};
 use crate::columns::{ColumnFate, ColumnPayload, point_fault};
 use crate::counts::{ColumnCounter, IngestCounter, SampleDrop, SeriesRejection};
 use crate::gate::PayloadAdmission;
-use crate::numbers::Verdict;
+use crate::numbers::{NotedBucket, Verdict};
 
 /// Work of one step, in points. A point of a sketch counts more with each bin, and one that is passed on with its texts.
 const STEP_COST: usize = 256;
@@ -261,7 +261,10 @@ impl Ingest {
         let fate = match &run.payload.number {
             None => ColumnFate::Applied { limited },
             Some(number) => {
-                let bucket = self.aggregator.open_bucket().start;
+                let bucket = NotedBucket {
+                    start: self.aggregator.open_bucket().start,
+                    ended: Some(self.aggregator.ended_samples()),
+                };
                 let payload = self
                     .gate
                     .numbers

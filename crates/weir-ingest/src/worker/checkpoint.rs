@@ -23,8 +23,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A part of a checkpoint, in the order in which they are made.
 #[derive(Debug)]
 pub enum CheckpointPart {
-    /// A bucket has begun: the previous one has been handed over.
-    Begin { worker: u16, bucket: Bucket },
+    /// A bucket has begun: the previous ones have been handed over, with so many samples since the worker's start.
+    Begin { worker: u16, bucket: Bucket, ended: u64 },
     /// As [`weir_state::StreamWriter`] writes it.
     Series { worker: u16, bytes: Vec<u8> },
     /// Points that leave with the bucket and have their own timestamp, as [`weir_state::StreamWriter`] writes them: the time of a series is
@@ -68,11 +68,17 @@ pub struct WorkerTally {
     pub at_ms: i64,
 }
 
+/// The open bucket, and the samples in those that have ended since the start.
+fn open_bucket(ingest: &Ingest) -> (Bucket, u64) {
+    let aggregator = ingest.aggregator();
+    (aggregator.open_bucket(), aggregator.ended_samples())
+}
+
 pub(super) struct Checkpoints {
     worker: u16,
     link: CheckpointLink,
-    /// The bucket in the file.
-    bucket: Option<Bucket>,
+    /// The bucket in the file, and the samples in those that had ended before it: a clock that is set back brings a bucket again.
+    bucket: Option<(Bucket, u64)>,
     /// By kind, a bit for each context whose name is in the file.
     named: [Vec<u64>; Kind::ALL.len()],
     /// The file contains all changes before this second.
@@ -167,18 +173,22 @@ impl Checkpoints {
         if self.round.is_some() || ingest.is_draining() {
             return;
         }
-        let bucket = ingest.aggregator().open_bucket();
-        if self.bucket != Some(bucket) {
+        let (bucket, ended) = open_bucket(ingest);
+        if self.bucket != Some((bucket, ended)) {
             let worker = self.worker;
             if self
                 .link
                 .pieces
-                .try_send(CheckpointPart::Begin { worker, bucket })
+                .try_send(CheckpointPart::Begin {
+                    worker,
+                    bucket,
+                    ended,
+                })
                 .is_err()
             {
                 return;
             }
-            self.bucket = Some(bucket);
+            self.bucket = Some((bucket, ended));
             self.named.iter_mut().for_each(Vec::clear);
             self.since = i64::MIN;
         }
@@ -194,7 +204,7 @@ impl Checkpoints {
     /// The next slice.
     pub(super) fn proceed(&mut self, ingest: &Ingest, stamp: ProcessStamp, now_ms: i64) {
         let aggregator = ingest.aggregator();
-        if ingest.is_draining() || self.bucket != Some(aggregator.open_bucket()) {
+        if ingest.is_draining() || self.bucket != Some(open_bucket(ingest)) {
             self.round = None;
         }
         let waits = self.round.is_some() && self.bytes() >= self.link.bytes_max;

@@ -36,7 +36,9 @@ pub use control::{
 pub use freeze::{AT_THE_END, Freeze, PutState};
 use maintenance::{DropWatch, Ticks};
 use outbox::Outbox;
-pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
+pub use report::{
+    ContextSnapshot, ListenerSnapshot, Report, RuleSnapshot, SenderSnapshot, WorkerBytes, WorkerSnapshot,
+};
 pub use steps::Core;
 
 /// Contexts visited between two receive turns while a closed bucket is handed over. At less than a microsecond each, texts included, this

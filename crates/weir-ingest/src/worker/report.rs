@@ -56,31 +56,48 @@ pub struct WorkerSnapshot {
     pub counts: Counts<WorkerCounter>,
     pub numbers: Counts<NumberCounter>,
     pub aggregate: Counts<AggregateCounter>,
-    pub contexts: Counts<ContextCounter>,
-    pub aliases: Counts<AliasCounter>,
-    /// Samples whose context was not made.
-    pub limited_samples: Counts<LimitReason>,
-    pub context_bytes: usize,
-    pub state_bytes: usize,
-    pub partial_bytes: usize,
-    /// Set aside for encrypted connections.
-    pub tls_bytes: usize,
-    /// Bytes of the origin table.
-    pub origin_bytes: usize,
-    /// Bytes of batches that were handed over and not merged yet.
-    pub batch_bytes: usize,
-    /// Of the open bucket, on their way to the disk.
-    pub checkpoint_bytes: usize,
-    pub origin: OriginStats,
-    /// Origins that have sent more than they may.
-    pub limited_origins: Vec<LimitedOrigin>,
-    /// Senders that may not send and lately tried.
-    pub refused_senders: Vec<RefusedSender>,
+    pub contexts: ContextSnapshot,
+    pub bytes: WorkerBytes,
+    pub senders: SenderSnapshot,
     pub rules: RuleSnapshot,
     /// The state that it continued at its start.
     pub restored: Restored,
     /// Samples in the open bucket.
     pub open_samples: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct ContextSnapshot {
+    pub counts: Counts<ContextCounter>,
+    pub aliases: Counts<AliasCounter>,
+    /// Samples whose context was not made.
+    pub limited_samples: Counts<LimitReason>,
+}
+
+/// The memory of a worker, by part.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerBytes {
+    pub contexts: usize,
+    pub state: usize,
+    /// Beginnings of frames whose rest has not arrived.
+    pub partial_frames: usize,
+    /// Set aside for encrypted connections.
+    pub tls: usize,
+    /// The origin table.
+    pub origins: usize,
+    /// Batches that were handed over and not merged yet.
+    pub batches: usize,
+    /// The open bucket, on its way to the disk.
+    pub checkpoint: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct SenderSnapshot {
+    pub origin: OriginStats,
+    /// Origins that have sent more than they may.
+    pub limited: Vec<LimitedOrigin>,
+    /// Senders that may not send and lately tried.
+    pub refused: Vec<RefusedSender>,
 }
 
 /// The effects of a worker's rules.
@@ -189,19 +206,25 @@ impl Worker {
             counts: self.counts(),
             numbers: self.core.ingest.numbers().counts(),
             aggregate: self.core.ingest.aggregator().counts(),
-            contexts: self.context_counts(),
-            aliases: contexts.alias_counts(),
-            limited_samples: contexts.limited_samples(),
-            context_bytes: contexts.heap_bytes(),
-            state_bytes: self.core.ingest.aggregator().heap_bytes(),
-            partial_bytes: self.event_loop.partial_bytes_held(),
-            tls_bytes: self.event_loop.tls_bytes_held(),
-            origin_bytes: contexts.origin_bytes(),
-            batch_bytes: self.core.outbox.bytes(),
-            checkpoint_bytes: self.core.checkpoints.as_ref().map_or(0, Checkpoints::bytes),
-            origin: self.core.ingest.origin_stats(),
-            limited_origins: self.core.ingest.limited_origins(),
-            refused_senders: self.core.ingest.refused_senders(),
+            contexts: ContextSnapshot {
+                counts: self.context_counts(),
+                aliases: contexts.alias_counts(),
+                limited_samples: contexts.limited_samples(),
+            },
+            bytes: WorkerBytes {
+                contexts: contexts.heap_bytes(),
+                state: self.core.ingest.aggregator().heap_bytes(),
+                partial_frames: self.event_loop.partial_bytes_held(),
+                tls: self.event_loop.tls_bytes_held(),
+                origins: contexts.origin_bytes(),
+                batches: self.core.outbox.bytes(),
+                checkpoint: self.core.checkpoints.as_ref().map_or(0, Checkpoints::bytes),
+            },
+            senders: SenderSnapshot {
+                origin: self.core.ingest.origin_stats(),
+                limited: self.core.ingest.limited_origins(),
+                refused: self.core.ingest.refused_senders(),
+            },
             rules: self.rule_snapshot(),
             restored: self.core.restored,
             open_samples: self.core.ingest.aggregator().open_samples(),

@@ -127,7 +127,7 @@ pub struct DatadogEncoder {
 
 impl DatadogEncoder {
     pub fn new(settings: &DatadogSettings, expansion: Arc<Expansion>) -> Self {
-        let compression = (settings.compression, settings.compression_level);
+        let compression = (settings.form.compression, settings.form.compression_level);
         let assembler = |kind: RequestKind, class, head: &[u8], separator: &[u8], tail: &[u8]| {
             let frame = Frame {
                 head: head.to_vec(),
@@ -137,12 +137,12 @@ impl DatadogEncoder {
             Assembler::new(
                 route(kind, compression.0),
                 class,
-                kind.limits(settings.points_per_payload_max),
+                kind.limits(settings.form.points_per_payload_max),
                 frame,
                 compression,
             )
         };
-        let series = match settings.series_format {
+        let series = match settings.form.series_format {
             SeriesFormat::Auto | SeriesFormat::V3 | SeriesFormat::V2 => {
                 assembler(RequestKind::SeriesV2, Class::Points, b"", b"", b"")
             }
@@ -164,13 +164,13 @@ impl DatadogEncoder {
         Self {
             suffixes: expansion.suffixes_mask(),
             expansion,
-            format: settings.series_format,
+            format: settings.form.series_format,
             device_resource: settings.device_resource,
             series,
-            columns: (settings.series_format == SeriesFormat::V3)
+            columns: (settings.form.series_format == SeriesFormat::V3)
                 .then(|| (columns(RequestKind::SeriesV3, settings), Forms::of_one())),
             uses_columns: false,
-            sketch_columns: (settings.sketches_format == SketchesFormat::V3)
+            sketch_columns: (settings.form.sketches_format == SketchesFormat::V3)
                 .then(|| columns(RequestKind::SketchesV3, settings)),
             sketches: assembler(
                 RequestKind::Sketches,
@@ -437,8 +437,8 @@ impl DatadogEncoder {
 }
 
 fn columns(kind: RequestKind, settings: &DatadogSettings) -> ColumnAssembler {
-    let compression = (settings.compression, settings.compression_level);
-    let limits = kind.limits(settings.points_per_payload_max);
+    let compression = (settings.form.compression, settings.form.compression_level);
+    let limits = kind.limits(settings.form.points_per_payload_max);
     // Unknown to senders of names and tags.
     let seed = RandomState::new().hash_one(kind as u16);
     ColumnAssembler::new(route(kind, compression.0), limits, compression, seed)

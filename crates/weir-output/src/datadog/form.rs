@@ -55,16 +55,17 @@ pub struct Form {
 impl Form {
     pub fn of(settings: &DatadogSettings, base: &str, forms: &Forms) -> Form {
         let own = settings
+            .form
             .series_format_of
             .iter()
             .find(|(url, _)| url.trim_end_matches('/') == base);
-        let wanted = match (own, settings.series_format) {
+        let wanted = match (own, settings.form.series_format) {
             (Some((_, format)), _) => *format,
             (None, SeriesFormat::Auto) => EndpointFormat::Auto,
             (None, SeriesFormat::V3) => EndpointFormat::V3,
             (None, SeriesFormat::V2 | SeriesFormat::V2Json | SeriesFormat::V1) => EndpointFormat::V2,
         };
-        let is_compressed = matches!(settings.compression, Compression::Zstd | Compression::Gzip);
+        let is_compressed = matches!(settings.form.compression, Compression::Zstd | Compression::Gzip);
         let takes_columns = match wanted {
             EndpointFormat::Auto => is_compressed && is_site(base),
             EndpointFormat::V3 => true,
@@ -75,7 +76,7 @@ impl Form {
             forms: forms.clone(),
             takes_columns: AtomicBool::new(takes_columns),
             may_switch: takes_columns && wanted == EndpointFormat::Auto,
-            level: settings.compression_level,
+            level: settings.form.compression_level,
             delivered: Mutex::default(),
         }
     }

@@ -11,7 +11,7 @@ use weir_counters::{Counts, counters};
 
 use crate::counters::{DROPPED, OutputCounter};
 
-use super::queue::{Queue, QueueSizes};
+use super::queue::{PointsAtRisk, Queue, QueueSizes};
 use super::status::LastError;
 use super::transport::Payload;
 
@@ -169,6 +169,7 @@ pub(super) struct EndpointBooks {
     /// An attempt has failed since the stop began.
     pub gave_up: bool,
     pub sizes: QueueSizes,
+    pub at_risk: PointsAtRisk,
     pub dropped: Dropped,
     pub disk_error: Option<String>,
     pub failing: bool,
@@ -182,6 +183,7 @@ pub(super) struct EndpointBooks {
 impl EndpointBooks {
     pub fn copy_from(&mut self, queue: &Queue) {
         self.sizes = queue.sizes();
+        self.at_risk = queue.at_risk();
         self.dropped.clone_from(queue.dropped());
         self.disk_error = queue.disk_error().map(str::to_owned);
     }

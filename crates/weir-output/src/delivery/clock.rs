@@ -1,10 +1,14 @@
 //! Time as deliveries see it: the system's, or one that a test drives.
 
-use std::sync::Arc;
+use std::future::Future;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
+use tokio::task::JoinError;
+
+use super::{lock, wait_for};
 
 /// A source of time. Clones show the same time.
 #[derive(Clone, Debug)]
@@ -18,7 +22,8 @@ enum Inner {
     Driven {
         /// Unix seconds when it was made.
         unix: Arc<AtomicI64>,
-        now: watch::Receiver<Duration>,
+        time: Arc<DrivenTime>,
+        is_simulated: bool,
     },
 }
 
@@ -26,7 +31,20 @@ enum Inner {
 #[derive(Clone, Debug)]
 pub struct Driver {
     unix: Arc<AtomicI64>,
-    now: Arc<watch::Sender<Duration>>,
+    time: Arc<DrivenTime>,
+}
+
+/// Wakes waiting tasks in the order in which they came, which a watch channel does not.
+#[derive(Debug, Default)]
+struct DrivenTime {
+    now: Mutex<Duration>,
+    moved: Notify,
+}
+
+impl DrivenTime {
+    fn now(&self) -> Duration {
+        *lock(&self.now)
+    }
 }
 
 impl Clock {
@@ -39,20 +57,35 @@ impl Clock {
 
     /// A clock that stands at `unix` seconds until its driver moves it.
     pub fn driven(unix: i64) -> (Self, Driver) {
-        let (sender, now) = watch::channel(Duration::ZERO);
+        Self::with_driver(unix, false)
+    }
+
+    /// The same for an output that runs on one thread alone, so that its events have one order: nothing is random, nothing runs on another
+    /// thread, and no other time passes.
+    pub fn simulated(unix: i64) -> (Self, Driver) {
+        Self::with_driver(unix, true)
+    }
+
+    fn with_driver(unix: i64, is_simulated: bool) -> (Self, Driver) {
+        let time: Arc<DrivenTime> = Arc::default();
         let unix = Arc::new(AtomicI64::new(unix));
         let driver = Driver {
             unix: unix.clone(),
-            now: Arc::new(sender),
+            time: time.clone(),
         };
-        (Self(Inner::Driven { unix, now }), driver)
+        let inner = Inner::Driven {
+            unix,
+            time,
+            is_simulated,
+        };
+        (Self(inner), driver)
     }
 
     /// Time since the clock was made; never goes back.
     pub fn now(&self) -> Duration {
         match &self.0 {
             Inner::System { start } => start.elapsed(),
-            Inner::Driven { now, .. } => *now.borrow(),
+            Inner::Driven { time, .. } => time.now(),
         }
     }
 
@@ -63,7 +96,7 @@ impl Clock {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
                 since.map_or(0, |since| since.as_secs() as i64)
             }
-            Inner::Driven { unix, now } => unix.load(Ordering::Relaxed) + now.borrow().as_secs() as i64,
+            Inner::Driven { unix, time, .. } => unix.load(Ordering::Relaxed) + time.now().as_secs() as i64,
         }
     }
 
@@ -74,9 +107,48 @@ impl Clock {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
                 since.map_or(0, |since| since.as_millis() as i64)
             }
-            Inner::Driven { unix, now } => {
-                unix.load(Ordering::Relaxed) * 1000 + now.borrow().as_millis() as i64
+            Inner::Driven { unix, time, .. } => {
+                unix.load(Ordering::Relaxed) * 1000 + time.now().as_millis() as i64
             }
+        }
+    }
+
+    fn is_simulated(&self) -> bool {
+        matches!(
+            self.0,
+            Inner::Driven {
+                is_simulated: true,
+                ..
+            }
+        )
+    }
+
+    /// A seed for jitter, which differs between processes and calls.
+    pub fn seed(&self) -> u64 {
+        if self.is_simulated() { 1 } else { super::seed() }
+    }
+
+    /// Runs something that may block, on a thread of its own.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        if self.is_simulated() {
+            tokio::spawn(async move { work() }).await
+        } else {
+            tokio::task::spawn_blocking(work).await
+        }
+    }
+
+    /// Waits for something, for so long. `None`: it did not come.
+    pub async fn within<T>(&self, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
+        if !self.is_simulated() {
+            return tokio::time::timeout(patience, what).await.ok();
+        }
+        tokio::select! {
+            biased;
+            came = what => Some(came),
+            () = self.sleep_until(self.now() + patience) => None,
         }
     }
 
@@ -84,12 +156,7 @@ impl Clock {
     pub async fn sleep_until(&self, at: Duration) {
         match &self.0 {
             Inner::System { start } => tokio::time::sleep_until((*start + at).into()).await,
-            Inner::Driven { now, .. } => {
-                // A clock without a driver is stopped for good.
-                if now.clone().wait_for(|now| *now >= at).await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
+            Inner::Driven { time, .. } => wait_for(&time.moved, || time.now() >= at).await,
         }
     }
 }
@@ -97,7 +164,8 @@ impl Clock {
 impl Driver {
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        self.now.send_modify(|now| *now += by);
+        *lock(&self.time.now) += by;
+        self.time.moved.notify_waiters();
     }
 
     /// Sets the wall clock forward or back by this many seconds. No time passes.

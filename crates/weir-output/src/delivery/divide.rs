@@ -117,7 +117,7 @@ impl<'a> Division<'a> {
             return None;
         }
         let (opener, of_payload) = (transport.clone(), payload.clone());
-        let opened = tokio::task::spawn_blocking(move || {
+        let opened = shared.clock.blocking(move || {
             let parts: Arc<dyn Parts> = opener.parts(&of_payload)?.into();
             let mut series = Vec::new();
             parts.pick(&mut |id, _| {
@@ -250,7 +250,7 @@ impl<'a> Division<'a> {
         let mut wanted = vec![false; self.total];
         self.rest[range].iter().for_each(|at| wanted[*at] = true);
         let parts = self.parts.clone();
-        let picked = tokio::task::spawn_blocking(move || {
+        let picked = self.shared.clock.blocking(move || {
             let mut wanted = wanted.into_iter();
             parts.pick(&mut |_, _| wanted.next().unwrap_or(false))
         });
@@ -261,7 +261,7 @@ impl<'a> Division<'a> {
     async fn mark_refused(&mut self, at: usize) {
         self.dropped += 1;
         let (parts, wanted) = (self.parts.clone(), self.rest[at]);
-        let found = tokio::task::spawn_blocking(move || {
+        let found = self.shared.clock.blocking(move || {
             let (mut at, mut found) = (0, None);
             parts.pick(&mut |id, name| {
                 if at == wanted {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_aggregate::Batch;
 
 use super::books::{self, Class, Dropped, Items, Reason};
+use crate::prometheus::NoState;
 
 /// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
 pub trait Encode: Any + Send {
@@ -21,46 +22,45 @@ pub trait Encode: Any + Send {
     /// The content of open payloads.
     fn open(&self) -> Items;
 
-    /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
-    fn end(&mut self, _out: &mut Encoded) {}
-
-    /// The lineage of the state of an encoder: another encoder with the same text can continue it. Empty: it has no state.
-    fn lineage(&self) -> String {
-        String::new()
-    }
-
-    /// Whether the state is sums that every point repeats. What was delivered without being in the saved sums is missing in the next ones.
-    fn adds_up(&self) -> bool {
-        !self.lineage().is_empty()
-    }
-
-    /// Sets the limit of the state. Existing state stays; above the limit nothing new is accepted.
-    fn limit_state(&mut self, _bytes_max: u64) {}
-
-    /// The size of the state.
-    fn state_bytes(&self) -> u64 {
-        0
-    }
-
     /// The encoder's part of the memory for waiting payloads.
     fn reserved_bytes(&self) -> u64 {
         0
     }
 
+    /// The state that outlives a batch; `None`: there is none.
+    fn state(&mut self) -> Option<&mut dyn EncoderState> {
+        None
+    }
+}
+
+/// State of an encoder that the next output or process continues.
+pub trait EncoderState {
+    /// The lineage: another encoder with the same text can continue the state.
+    fn lineage(&self) -> String;
+
+    /// Whether the state is sums that every point repeats. What was delivered without being in the saved sums is missing in the next ones.
+    fn adds_up(&self) -> bool {
+        true
+    }
+
+    /// Sets the limit of the state. Existing state stays; above the limit nothing new is accepted.
+    fn limit(&mut self, bytes_max: u64);
+
+    fn bytes(&self) -> u64;
+
     /// Continues the state of another encoder of the same type and lineage.
-    fn inherit(&mut self, _other: Box<dyn Any>) {}
+    fn inherit(&mut self, other: Box<dyn Any>);
+
+    /// The last batch has been encoded and nobody continues; [`Encode::finish`] follows. For outputs that say goodbye.
+    fn end(&mut self, out: &mut Encoded);
 
     /// Called after the last batch, when the next process continues: writes data that waits for the next batch, and returns the state.
-    /// Replaces [`Encode::end`] if there is a lineage.
-    fn save(&mut self, _out: &mut Encoded) -> Vec<u8> {
-        Vec::new()
-    }
+    /// Replaces [`EncoderState::end`].
+    fn save(&mut self, out: &mut Encoded) -> Vec<u8>;
 
     /// Continues the state that another process saved `away` ago. Before the first batch. An error: the bytes are not a state, and this
     /// begins without.
-    fn restore(&mut self, _saved: &[u8], _away: Duration) -> Result<u64, crate::prometheus::NoState> {
-        Ok(0)
-    }
+    fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState>;
 }
 
 /// See [`Encode::counter`].

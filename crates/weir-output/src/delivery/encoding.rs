@@ -1,10 +1,60 @@
 //! The encoder's task: batches from the inbox become payloads in the queues.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::{Encode, Encoded, LINGER, PACE_MAX, Shared, Stage, lock};
+
+/// Everything that an encoder may leave at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Legacy {
+    /// Nothing: it sends last markers.
+    Nothing,
+    /// Its state, which the next process continues.
+    State,
+    /// Itself: another output of this process continues with it.
+    Encoder,
+}
+
+/// Messages to the encoder's task, and what it leaves for others.
+pub(super) struct EncoderSide {
+    /// Its part of the memory for payloads.
+    pub(super) reserved: u64,
+    /// The size of its state.
+    pub(super) state_bytes: AtomicU64,
+    /// See [`weir_aggregate::Batch::samples_until`]: of the last bucket that is encoded as a whole.
+    pub(super) encoded_until: AtomicU64,
+    /// It is to end open payloads and to give its state; `saved` goes up each time it has.
+    pub(super) save_requested: AtomicBool,
+    pub(super) saved: watch::Sender<u64>,
+    pub(super) legacy: Mutex<Legacy>,
+    pub(super) kept_state: Mutex<Option<Vec<u8>>>,
+    pub(super) retained: Mutex<Option<Box<dyn Encode>>>,
+}
+
+impl EncoderSide {
+    pub(super) fn new(reserved: u64) -> Self {
+        EncoderSide {
+            reserved,
+            state_bytes: AtomicU64::new(0),
+            encoded_until: AtomicU64::new(0),
+            save_requested: AtomicBool::new(false),
+            saved: watch::Sender::new(0),
+            legacy: Mutex::new(Legacy::Nothing),
+            kept_state: Mutex::default(),
+            retained: Mutex::default(),
+        }
+    }
+
+    /// Asks for more than before; it never takes back a wish.
+    pub(super) fn is_to_leave(&self, legacy: Legacy) {
+        let mut wanted = lock(&self.legacy);
+        *wanted = legacy.max(*wanted);
+    }
+}
 
 /// Runs until the inbox is empty at the end, or the output is stopped.
 pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
@@ -13,15 +63,15 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
     let mut finish_at: Option<Duration> = None;
     let mut patience = PACE_MAX;
     while let Some(mut own) = encoder.take() {
-        let arrived = shared.arrived.notified();
+        let arrived = shared.intake.arrived.notified();
         let now = *stage.borrow_and_update();
         let draining = now >= Stage::Draining;
         // At the end of the grace period batches are left where they are. The state is saved all the same.
         let batch = (now < Stage::Stopped)
-            .then(|| lock(&shared.inbox).pop())
+            .then(|| lock(&shared.intake.inbox).pop())
             .flatten();
         let linger_over = finish_at.is_some_and(|at| shared.clock.now() >= at);
-        let leaves = batch.is_none() && shared.save_requested.swap(false, Ordering::AcqRel);
+        let leaves = batch.is_none() && shared.encoder.save_requested.swap(false, Ordering::AcqRel);
         if batch.is_none() && !linger_over && !draining && !leaves {
             tokio::select! {
                 biased;
@@ -45,42 +95,47 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
             let shared = shared.clone();
             move || {
                 let mut encoded = Encoded::default();
-                let done = batch.as_ref().map(|(_, items)| *items).unwrap_or_default();
+                let done = batch.as_ref().map(|(_, items)| *items);
                 let finish = batch.as_ref().is_none_or(|(batch, _)| batch.last);
-                own.limit_state(shared.limits.state.load(Ordering::Relaxed));
+                if let Some(state) = own.state() {
+                    state.limit(shared.limits.state.load(Ordering::Relaxed));
+                }
                 if let Some((batch, _)) = batch {
                     own.encode(&batch, &mut encoded);
                     if batch.last && !batch.partitions.is_empty() {
-                        shared.encoded_until.store(batch.samples_until, Ordering::Release);
+                        shared
+                            .encoder
+                            .encoded_until
+                            .store(batch.samples_until, Ordering::Release);
                     }
                     let bytes = batch.bytes() as u64;
                     drop(batch);
-                    lock(&shared.inbox).encoded(bytes);
-                    shared.room.notify_all();
+                    lock(&shared.intake.inbox).encoded(bytes);
+                    shared.intake.room.notify_all();
                 }
-                let keeps = if ended {
-                    shared.keeps_state.load(Ordering::Acquire)
-                } else {
-                    leaves
-                };
-                if keeps && !own.lineage().is_empty() {
-                    *lock(&shared.kept_state) = Some(own.save(&mut encoded));
-                } else if ended && !shared.has_successor.load(Ordering::Acquire) {
-                    own.end(&mut encoded);
+                let legacy = *lock(&shared.encoder.legacy);
+                if let Some(state) = own.state() {
+                    if leaves || ended && legacy == Legacy::State {
+                        *lock(&shared.encoder.kept_state) = Some(state.save(&mut encoded));
+                    } else if ended && legacy == Legacy::Nothing {
+                        state.end(&mut encoded);
+                    }
                 }
                 if finish {
                     own.finish(&mut encoded);
                 }
                 let open = own.open();
-                shared.state_bytes.store(own.state_bytes(), Ordering::Relaxed);
+                if let Some(state) = own.state() {
+                    shared.encoder.state_bytes.store(state.bytes(), Ordering::Relaxed);
+                }
                 shared.commit(encoded, open, done, finish);
                 if leaves {
-                    shared.saved.send_modify(|times| *times += 1);
+                    shared.encoder.saved.send_modify(|times| *times += 1);
                 }
                 (own, open, finish)
             }
         };
-        match tokio::task::spawn_blocking(work).await {
+        match shared.clock.blocking(work).await {
             Ok((own, open, finished)) => {
                 finish_at = match finish_at {
                     _ if open.is_zero() || finished => None,
@@ -89,8 +144,8 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 };
                 if !ended {
                     encoder = Some(own);
-                } else if shared.has_successor.load(Ordering::Acquire) {
-                    *lock(&shared.retained_encoder) = Some(own);
+                } else if *lock(&shared.encoder.legacy) == Legacy::Encoder {
+                    *lock(&shared.encoder.retained) = Some(own);
                 }
             }
             // The panic has been reported; the books show the batch as pending and the next ones as dropped.

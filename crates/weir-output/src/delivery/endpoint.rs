@@ -1,25 +1,59 @@
 //! One endpoint's task: takes payloads from its queue, sends them, waits after failures, and records each result.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::divide::{self, RefusedSeries};
+use super::queue::Queue;
 use super::{
-    Backoff, EndpointBooks, LOG_INTERVAL, Landed, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release,
-    Shared, Stage, Transport, seed,
+    Backoff, EndpointBooks, EndpointIdentity, LOG_INTERVAL, Landed, LastError, Outcome, Payload,
+    RETRY_AFTER_MAX, Sending, Shared, Stage, Transport,
 };
 use crate::counters::OutputCounter;
+
+/// Whether an endpoint's queue goes to another output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(super) enum Release {
+    No,
+    Requested,
+    Done,
+}
+
+/// An endpoint's queue, and messages to its task.
+pub(super) struct EndpointSide {
+    pub(super) label: String,
+    pub(super) identity: EndpointIdentity,
+    pub(super) queue: Mutex<Queue>,
+    pub(super) queued: Notify,
+    /// An attempt may succeed now that would have failed before.
+    pub(super) retry_requested: Notify,
+    pub(super) released: watch::Sender<Release>,
+}
+
+impl EndpointSide {
+    pub(super) fn new(label: String, identity: EndpointIdentity, queue: Queue) -> Self {
+        EndpointSide {
+            label,
+            identity,
+            queue: Mutex::new(queue),
+            queued: Notify::new(),
+            retry_requested: Notify::new(),
+            released: watch::Sender::new(Release::No),
+        }
+    }
+}
 
 /// Runs until the output is stopped.
 pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport>) {
     let mut stage = shared.stage.subscribe();
-    let mut released = shared.released[index].subscribe();
-    let mut held = shared.paused.subscribe();
+    let side = &shared.endpoints[index];
+    let mut released = side.released.subscribe();
+    let mut sending = shared.sending.subscribe();
     let mut endpoint = Endpoint {
-        backoff: Backoff::new(&shared.settings, seed()),
+        backoff: Backoff::new(&shared.settings, shared.clock.seed()),
         under_way: JoinSet::new(),
         refused: Arc::default(),
         blocked_until: None,
@@ -57,10 +91,10 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
                     break;
                 }
             }
-            () = shared.queued[index].notified() => endpoint.exhausted = false,
+            () = side.queued.notified() => endpoint.exhausted = false,
             _ = released.changed() => {}
-            _ = held.changed() => {}
-            () = shared.retry_requested[index].notified() => endpoint.blocked_until = Some(Duration::ZERO),
+            _ = sending.changed() => {}
+            () = side.retry_requested.notified() => endpoint.blocked_until = Some(Duration::ZERO),
             () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
         }
     }
@@ -72,7 +106,7 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
         }
     }
     if *released.borrow() == Release::Requested {
-        shared.released[index].send_replace(Release::Done);
+        side.released.send_replace(Release::Done);
     }
 }
 
@@ -90,10 +124,11 @@ impl Shared {
             return;
         }
         let at = self.clock.now() + rest;
-        let mut at_once = self.without_delay.subscribe();
+        let mut sending = self.sending.subscribe();
         tokio::select! {
+            biased;
             () = self.clock.sleep_until(at) => {}
-            _ = at_once.wait_for(|at_once| *at_once) => {}
+            _ = sending.wait_for(|sending| *sending >= Sending::AtOnce) => {}
         }
     }
 }
@@ -104,7 +139,7 @@ struct Endpoint {
     transport: Arc<dyn Transport>,
     backoff: Backoff,
     under_way: JoinSet<(Payload, Outcome)>,
-    refused: Arc<std::sync::Mutex<RefusedSeries>>,
+    refused: Arc<Mutex<RefusedSeries>>,
     blocked_until: Option<Duration>,
     /// After failures one request at a time, until one succeeds: a backend that comes back is not trampled.
     probing: bool,
@@ -133,7 +168,7 @@ impl Endpoint {
         } else {
             self.shared.settings.concurrency
         };
-        !*self.shared.paused.borrow()
+        *self.shared.sending.borrow() < Sending::Paused
             && self.blocked_until.is_none()
             && !self.exhausted
             && self.under_way.len() < at_once
@@ -203,7 +238,7 @@ impl Endpoint {
     }
 
     fn names(&self) -> (&str, &str) {
-        (&self.shared.name, &self.shared.labels[self.index])
+        (&self.shared.name, &self.shared.endpoints[self.index].label)
     }
 
     fn may_log(&mut self) -> bool {
@@ -222,7 +257,7 @@ impl Endpoint {
         let (output, endpoint) = (output.to_owned(), endpoint.to_owned());
         let (retry_at, last_chance) = (self.blocked_until, self.last_chance);
         let refused_series = super::lock(&self.refused).count();
-        let enter = move |queue: &mut super::Queue, books: &mut EndpointBooks| {
+        let enter = move |queue: &mut Queue, books: &mut EndpointBooks| {
             books.retry_at = retry_at;
             books.counts[OutputCounter::RefusedSeries] = refused_series;
             let (error, is_refusal) = match outcome {

@@ -46,6 +46,11 @@ impl OutputEnvironment {
     /// Whether the replaced output uses this directory, which cannot be opened twice.
     pub(crate) fn is_replaced(&self, directory: &str) -> bool {
         let replaces = self.replaces.as_ref();
-        replaces.is_some_and(|old| old.shared.places.iter().any(|place| place.directory == directory))
+        replaces.is_some_and(|old| {
+            old.shared
+                .endpoints
+                .iter()
+                .any(|side| side.identity.directory == directory)
+        })
     }
 }

@@ -5,12 +5,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::endpoint::reached;
-use super::queue::Queue;
-use super::{Delivery, Encode, EndpointIdentity, Items, Release, Shared, Stage, lock};
+use super::encoding::Legacy;
+use super::endpoint::{Release, reached};
+use super::queue::{PointsAtRisk, Queue};
+use super::safe::BucketEnds;
+use super::{Delivery, Encode, EndpointIdentity, Items, Shared, Stage, lock};
 
 /// Time limit for open requests. After it they are cancelled, and the new output sends them again.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
@@ -22,7 +23,7 @@ impl Delivery {
     /// Starts this output in place of `old`, which gets no further batches. Takes over everything that this one delivers too;
     /// [`Delivery::shutdown`] ends the old one.
     pub async fn take_over(&self, old: &Delivery) {
-        let pairs = match_endpoints(&self.shared.places, &old.shared.places);
+        let pairs = match_endpoints(&self.shared.identities(), &old.shared.identities());
         let inherits = !pairs.is_empty() && !self.lineage.is_empty() && self.lineage == old.lineage;
         if inherits {
             let encoder = old.end_encoding(true).await;
@@ -47,26 +48,31 @@ impl Delivery {
     /// Whether a disk queue of this output lies there.
     pub(super) fn holds(&self, path: &Path) -> bool {
         self.shared
-            .places
+            .endpoints
             .iter()
-            .any(|place| place.disk.as_deref() == Some(path))
+            .any(|side| side.identity.disk.as_deref() == Some(path))
     }
 
     /// Encodes received batches, and returns the encoder if another one continues its state.
     async fn end_encoding(&self, has_successor: bool) -> Option<Box<dyn Encode>> {
         let shared = &self.shared;
-        shared.has_successor.fetch_or(has_successor, Ordering::AcqRel);
+        if has_successor {
+            shared.encoder.is_to_leave(Legacy::Encoder);
+        }
         shared.advance(Stage::Draining);
         reached(&mut shared.stage.subscribe(), Stage::Encoded).await;
-        lock(&shared.retained_encoder).take()
+        lock(&shared.encoder.retained).take()
     }
 
     /// The content of the continued encoder belongs to this output's books from now on.
     fn take_open(&self, open: Items, old: &Shared) {
-        let (mut theirs, mut own) = (lock(&old.books), lock(&self.shared.books));
+        // In the order in which an output looks at its predecessor.
+        let mut own = lock(&self.shared.books);
+        let mut theirs = lock(&old.books);
         theirs.received -= open;
         theirs.open = Items::default();
         own.received += open;
+        own.add_before(open.points);
         own.open = open;
     }
 
@@ -79,12 +85,12 @@ impl Delivery {
                 pending.total().is_zero() || !endpoint.healthy && pending.in_flight.is_zero()
             })
         });
-        drop(tokio::time::timeout(UNDER_WAY_MAX, done).await);
+        self.shared.clock.within(UNDER_WAY_MAX, done).await;
     }
 
     /// Ends the work on an endpoint's queue.
     async fn release(&self, index: usize) {
-        let released = &self.shared.released[index];
+        let released = &self.shared.endpoints[index].released;
         released.send_replace(Release::Requested);
         let transport = self.transports[index].clone();
         let ended = async {
@@ -94,9 +100,9 @@ impl Delivery {
                     .wait_for(|release| *release == Release::Done)
                     .await,
             );
-            drop(tokio::task::spawn_blocking(move || transport.release()).await);
+            drop(self.shared.clock.blocking(move || transport.release()).await);
         };
-        if tokio::time::timeout(RELEASE_MAX, ended).await.is_err() {
+        if self.shared.clock.within(RELEASE_MAX, ended).await.is_none() {
             tracing::error!(
                 output = self.name,
                 "a task does not end; its output is replaced anyway"
@@ -108,28 +114,41 @@ impl Delivery {
     /// Takes over the queue and the books of an endpoint of another output.
     async fn take_queue(&self, index: usize, old: &Arc<Shared>, before: usize) {
         let (shared, old) = (self.shared.clone(), old.clone());
-        let taken = tokio::task::spawn_blocking(move || shared.take_queue(index, &old, before));
+        let taken = self
+            .shared
+            .clock
+            .blocking(move || shared.take_queue(index, &old, before));
         drop(taken.await);
     }
 }
 
 impl Shared {
+    fn identities(&self) -> Vec<&EndpointIdentity> {
+        self.endpoints.iter().map(|side| &side.identity).collect()
+    }
+
     fn take_queue(&self, index: usize, old: &Shared, before: usize) {
         let nothing = Queue::new(super::Order::NewestFirst, 0, None);
-        let mut queue = std::mem::replace(&mut *lock(&old.queues[before]), nothing);
+        let mut queue = std::mem::replace(&mut *lock(&old.endpoints[before].queue), nothing);
         queue.requeue();
-        let mut own = lock(&self.queues[index]);
+        let mut own = lock(&self.endpoints[index].queue);
         own.set_memory_max(self.memory_max());
         let mut books = {
-            let books = lock(&old.books);
+            let mut books = lock(&old.books);
             queue.merge_dropped(&books.dropped);
             let mut of_endpoint = books.endpoints[before].clone();
+            books.endpoints[before].at_risk = PointsAtRisk::default();
+            // Only the output that has the queue knows from now on when its points are delivered.
+            books.ends = BucketEnds::default();
             of_endpoint.earlier += books.received;
             of_endpoint
         };
-        let (from, to) = (&old.places[before].disk, &self.places[index].disk);
+        let (from, to) = (
+            &old.endpoints[before].identity.disk,
+            &self.endpoints[index].identity.disk,
+        );
         let left = if from == to {
-            let disk_max = self.settings.disk_bytes_max / self.queues.len().max(1) as u64;
+            let disk_max = self.settings.disk_bytes_max / self.endpoints.len().max(1) as u64;
             own.continue_with(queue, disk_max, self.settings.disk_age_max.as_secs() as i64);
             Items::default()
         } else {
@@ -160,7 +179,7 @@ impl Shared {
 }
 
 /// The assignment of old endpoints to new ones: the one of the same place, or, if one key of a URL was removed and one added, that.
-fn match_endpoints(new: &[EndpointIdentity], old: &[EndpointIdentity]) -> Vec<(usize, usize)> {
+fn match_endpoints(new: &[&EndpointIdentity], old: &[&EndpointIdentity]) -> Vec<(usize, usize)> {
     let same = |place: &EndpointIdentity, other: &EndpointIdentity| place.directory == other.directory;
     let mut found: Vec<(usize, usize)> = Vec::new();
     for (index, place) in new.iter().enumerate() {
@@ -175,9 +194,9 @@ fn match_endpoints(new: &[EndpointIdentity], old: &[EndpointIdentity]) -> Vec<(u
         let is_gone = |(_, other): &(usize, &EndpointIdentity)| {
             other.family.as_ref() == Some(family) && !new.iter().any(|after| same(other, after))
         };
-        let mut gone = old.iter().enumerate().filter(is_gone);
+        let mut gone = old.iter().copied().enumerate().filter(is_gone);
         if let (Some((before, _)), None) = (gone.next(), gone.next())
-            && new.iter().filter(is_new).count() == 1
+            && new.iter().copied().filter(is_new).count() == 1
         {
             found.push((index, before));
         }
@@ -201,7 +220,8 @@ mod tests {
     fn a_key_continues_the_queue_of_the_one_it_replaces() {
         let old = [place("a", "1"), place("a", "2"), place("b", "1")];
         let check = |new: &[EndpointIdentity], expected: &[(usize, usize)]| {
-            assert_eq!(match_endpoints(new, &old), expected)
+            let new: Vec<_> = new.iter().collect();
+            assert_eq!(match_endpoints(&new, &old.each_ref()), expected)
         };
         check(&[place("b", "1"), place("a", "1")], &[(0, 2), (1, 0)]);
         check(&[place("a", "1"), place("a", "3")], &[(0, 0), (1, 1)]);

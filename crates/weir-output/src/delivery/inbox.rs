@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use weir_aggregate::Batch;
 
 use super::books::{self, Items, Reason};
@@ -43,6 +44,16 @@ impl Inbox {
     }
 }
 
+/// The inbox, and who waits at it.
+#[derive(Default)]
+pub(super) struct Intake {
+    pub(super) inbox: Mutex<Inbox>,
+    /// The encoder has something to do.
+    pub(super) arrived: Notify,
+    /// The inbox has room again.
+    pub(super) room: Condvar,
+}
+
 impl MemoryLimits {
     /// Longest wait of a batch of a flush whose batches have waited so long.
     fn patience(&self, waited: Duration, now: Instant) -> Duration {
@@ -57,7 +68,7 @@ impl Delivery {
     /// Whether a batch would be taken now.
     pub fn has_room(&self, batch: &Batch) -> bool {
         let bytes_max = self.shared.limits.inbox.load(Ordering::Relaxed);
-        lock(&self.shared.inbox).has_room(batch.bytes() as u64, bytes_max)
+        lock(&self.shared.intake.inbox).has_room(batch.bytes() as u64, bytes_max)
     }
 
     /// Sets how long all batches of a flush together may wait for this output. Without it only the wait of each is limited, and an output
@@ -84,9 +95,9 @@ impl Delivery {
             !inbox.has_room(bytes, bytes_max) && !inbox.late && shared.stage() == Stage::Running
         };
         let began = Instant::now();
-        let inbox = lock(&shared.inbox);
+        let inbox = lock(&shared.intake.inbox);
         let patience = shared.limits.patience(inbox.waited, began);
-        let waited = shared.room.wait_timeout_while(inbox, patience, is_full);
+        let waited = shared.intake.room.wait_timeout_while(inbox, patience, is_full);
         let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
         inbox.waited = if batch.last {
             Duration::ZERO
@@ -94,6 +105,7 @@ impl Delivery {
             inbox.waited + began.elapsed()
         };
         let mut books = lock(&shared.books);
+        let before = books.received.points;
         books.received += items;
         if batch.last && !batch.partitions.is_empty() {
             let points = books.received.points;
@@ -109,7 +121,8 @@ impl Delivery {
             inbox.bytes += bytes;
             inbox.waiting.push_back((batch.clone(), items));
             books.inbox += items;
-            shared.arrived.notify_one();
+            books.batches.push_back(before);
+            shared.intake.arrived.notify_one();
         }
         shared.tell_safe(&mut books, None);
     }

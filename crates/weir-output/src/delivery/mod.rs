@@ -30,11 +30,12 @@ mod settle;
 mod status;
 mod transport;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -48,9 +49,11 @@ use books::EndpointBooks;
 pub use books::{Class, Dropped, Items, Reason};
 pub use clock::{Clock, Driver};
 pub use disk::{DiskQueue, Evicted, Next, OpenedQueue, RecordId};
-pub use encode::{Counter, Draft, Encode, Encoded};
+pub use encode::{Counter, Draft, Encode, Encoded, EncoderState};
+use encoding::EncoderSide;
+use endpoint::{EndpointSide, Release};
 pub use environment::{AgentIdentity, OutputEnvironment};
-use inbox::Inbox;
+use inbox::{Inbox, Intake};
 pub use queue::{Order, Queue, QueueSizes};
 use room::MemoryLimits;
 use safe::BucketEnds;
@@ -109,53 +112,31 @@ impl EndpointIdentity {
     }
 }
 
-/// Whether an endpoint's queue goes to another output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-enum Release {
-    No,
-    Requested,
-    Done,
-}
-
 struct Shared {
     name: String,
     clock: Clock,
     safe: SafeSamples,
     settings: DeliverySettings,
     limits: MemoryLimits,
-    /// The encoder's part of the memory for payloads.
-    reserved: u64,
-    /// The size of its state.
-    state_bytes: AtomicU64,
-    labels: Vec<String>,
-    places: Vec<EndpointIdentity>,
-    inbox: Mutex<Inbox>,
-    arrived: Notify,
-    room: Condvar,
-    /// Woken whenever something was finished, for callers that wait for the output to be idle.
-    progress: Notify,
+    intake: Intake,
+    encoder: EncoderSide,
+    endpoints: Vec<EndpointSide>,
+    sending: watch::Sender<Sending>,
     stage: watch::Sender<Stage>,
     books: Mutex<Books>,
-    queues: Vec<Mutex<Queue>>,
-    queued: Vec<Notify>,
-    /// An attempt may succeed now that would have failed before.
-    retry_requested: Vec<Notify>,
-    released: Vec<watch::Sender<Release>>,
-    /// The encoder's state goes to another output, so it is left here at the end, and says no goodbye.
-    has_successor: AtomicBool,
-    /// The next process continues the encoder's state: it is left here at the end.
-    keeps_state: AtomicBool,
-    kept_state: Mutex<Option<Vec<u8>>>,
-    /// See [`weir_aggregate::Batch::samples_until`]: of the last bucket that is encoded as a whole.
-    encoded_until: AtomicU64,
-    retained_encoder: Mutex<Option<Box<dyn Encode>>>,
-    /// No further request begins.
-    paused: watch::Sender<bool>,
-    /// No payload waits for its time ([`Transport::delay`]): the output ends, or another process takes over.
-    without_delay: watch::Sender<bool>,
-    /// The encoder is to end open payloads and to give its state; it goes up each time it has.
-    save_requested: AtomicBool,
-    saved: watch::Sender<u64>,
+    /// Woken whenever something was finished, for callers that wait for the output to be idle.
+    progress: Notify,
+}
+
+/// When requests begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Sending {
+    /// After the payload's own delay ([`Transport::delay`]).
+    InTime,
+    /// Without delay: the output ends.
+    AtOnce,
+    /// Not at all: another process takes over.
+    Paused,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -173,11 +154,45 @@ struct Books {
     received: Items,
     /// In the inbox, the batch being encoded included.
     inbox: Items,
+    /// Of each batch there: the points received before it.
+    batches: VecDeque<u64>,
     open: Items,
     dropped: Dropped,
     endpoints: Vec<EndpointBooks>,
     ends: BucketEnds,
+    /// The output that this one has replaced, while points of it are at risk: they are older than all of this one's.
+    predecessor: Option<Arc<Shared>>,
     encoder_failed: bool,
+}
+
+impl Books {
+    /// Points received that are in payloads or dropped, all those before them too.
+    fn resolved(&self) -> u64 {
+        let taken = self.batches.front().copied().unwrap_or(self.received.points);
+        taken.saturating_sub(self.open.points)
+    }
+
+    fn has_points_at_risk(&self) -> bool {
+        let of_endpoints = self.endpoints.iter().any(|of| of.at_risk.before(None).is_some());
+        let of_encoder = self.inbox.points + self.open.points > 0;
+        let of_predecessor = |old: &Arc<Shared>| lock(&old.books).has_points_at_risk();
+        of_endpoints || of_encoder || self.predecessor.as_ref().is_some_and(of_predecessor)
+    }
+
+    /// `done`: the batch that is encoded, if there was one.
+    fn encoded(&mut self, done: Option<Items>, open: Items) {
+        if let Some(done) = done {
+            self.inbox -= done;
+            self.batches.pop_front();
+        }
+        self.open = open;
+    }
+
+    /// More points were received, before those in the inbox.
+    fn add_before(&mut self, points: u64) {
+        self.ends.add_made(points);
+        self.batches.iter_mut().for_each(|before| *before += points);
+    }
 }
 
 /// Waits until something is so, and looks whenever there is progress.
@@ -217,7 +232,9 @@ impl Delivery {
         environment: &OutputEnvironment,
     ) -> io::Result<Self> {
         let clock = environment.clock.clone();
-        environment.saved.restore(name, encoder.as_mut());
+        if let Some(state) = encoder.state() {
+            environment.saved.restore(name, state);
+        }
         let reserved = encoder.reserved_bytes();
         let of_endpoints = environment.memory_bytes_max.saturating_sub(reserved);
         let memory_max = of_endpoints / endpoints.len().max(1) as u64;
@@ -234,8 +251,9 @@ impl Delivery {
         if on_disk && replaces.is_none_or(|old| old.shared.settings.disk_path != settings.disk_path) {
             orphaned_queues::settle(name, Path::new(&settings.disk_path), &endpoints);
         }
-        let (mut queues, mut books) = (Vec::new(), Books::default());
-        for (endpoint, place) in endpoints.iter().zip(&places) {
+        let (mut sides, mut books) = (Vec::new(), Books::default());
+        books.predecessor = replaces.map(|old| old.shared.clone());
+        for (endpoint, place) in endpoints.iter().zip(places) {
             let mut of_endpoint = EndpointBooks {
                 since: clock.unix(),
                 ..EndpointBooks::default()
@@ -252,10 +270,10 @@ impl Delivery {
             let mut queue = Queue::new(order, memory_max, disk);
             for payload in environment.saved.take_queue(name, &place.directory) {
                 of_endpoint.restored += payload.items();
-                queue.push(payload);
+                queue.push(payload, None);
             }
             of_endpoint.copy_from(&queue);
-            queues.push(Mutex::new(queue));
+            sides.push(EndpointSide::new(endpoint.label.clone(), place, queue));
             books.endpoints.push(of_endpoint);
         }
         let shared = Arc::new(Shared {
@@ -264,37 +282,21 @@ impl Delivery {
             safe: environment.safe.clone(),
             settings: settings.clone(),
             limits: MemoryLimits::of(environment),
-            reserved,
-            state_bytes: AtomicU64::new(0),
-            labels: endpoints.iter().map(|endpoint| endpoint.label.clone()).collect(),
-            places,
-            inbox: Mutex::default(),
-            arrived: Notify::new(),
-            room: Condvar::new(),
-            progress: Notify::new(),
+            intake: Intake::default(),
+            encoder: EncoderSide::new(reserved),
+            endpoints: sides,
+            sending: watch::Sender::new(Sending::InTime),
             stage: watch::Sender::new(Stage::Running),
             books: Mutex::new(books),
-            queued: queues.iter().map(|_| Notify::new()).collect(),
-            retry_requested: queues.iter().map(|_| Notify::new()).collect(),
-            released: queues.iter().map(|_| watch::Sender::new(Release::No)).collect(),
-            has_successor: AtomicBool::new(false),
-            keeps_state: AtomicBool::new(false),
-            kept_state: Mutex::default(),
-            encoded_until: AtomicU64::new(0),
-            retained_encoder: Mutex::default(),
-            paused: watch::Sender::new(false),
-            without_delay: watch::Sender::new(false),
-            save_requested: AtomicBool::new(false),
-            saved: watch::Sender::new(0),
-            queues,
+            progress: Notify::new(),
         });
         let delivery = Self {
             name: name.to_owned(),
             shared,
             transports: endpoints.into_iter().map(|endpoint| endpoint.transport).collect(),
             counter: encoder.counter(),
-            lineage: encoder.lineage(),
-            adds_up: encoder.adds_up(),
+            lineage: encoder.state().map(|state| state.lineage()).unwrap_or_default(),
+            adds_up: encoder.state().is_some_and(|state| state.adds_up()),
             encoder: Mutex::new(Some(encoder)),
             tasks: Mutex::default(),
         };
@@ -310,8 +312,8 @@ impl Delivery {
         let Some(mut encoder) = lock(&self.encoder).take() else {
             return;
         };
-        if let Some(before) = before {
-            encoder.inherit(before);
+        if let (Some(before), Some(state)) = (before, encoder.state()) {
+            state.inherit(before);
         }
         lock(&self.tasks).spawn(encoding::run(self.shared.clone(), encoder));
     }
@@ -325,6 +327,7 @@ impl Delivery {
                 (transport.clone(), shared.clock.clone(), shared.stage.subscribe());
             tasks.spawn(async move {
                 tokio::select! {
+                    biased;
                     () = transport.background(clock) => {}
                     () = endpoint::reached(&mut stage, Stage::Stopped) => {}
                 }
@@ -341,7 +344,7 @@ impl Delivery {
         !self.lineage.is_empty()
     }
 
-    /// See [`Encode::adds_up`].
+    /// See [`EncoderState::adds_up`].
     pub fn adds_up(&self) -> bool {
         self.adds_up
     }
@@ -356,7 +359,7 @@ impl Delivery {
     }
 
     pub fn state_bytes(&self) -> u64 {
-        self.shared.state_bytes.load(Ordering::Relaxed)
+        self.shared.encoder.state_bytes.load(Ordering::Relaxed)
     }
 
     /// Sets what batches that wait to be encoded may take; one is taken in any case.
@@ -365,16 +368,22 @@ impl Delivery {
     }
 
     pub fn inbox_bytes(&self) -> u64 {
-        lock(&self.shared.inbox).bytes
+        lock(&self.shared.intake.inbox).bytes
     }
 
     pub fn has_disk_queue(&self) -> bool {
-        self.shared.places.iter().any(|place| place.disk.is_some())
+        self.shared
+            .endpoints
+            .iter()
+            .any(|side| side.identity.disk.is_some())
     }
 
     /// Ends waits after failures: something that attempts depend on, such as a key, is another one now.
     pub fn retry_now(&self) {
-        self.shared.retry_requested.iter().for_each(Notify::notify_one);
+        self.shared
+            .endpoints
+            .iter()
+            .for_each(|side| side.retry_requested.notify_one());
     }
 
     /// Makes every endpoint reopen its files.
@@ -387,14 +396,14 @@ impl Delivery {
         let shared = &self.shared;
         let (now, unix) = (shared.clock.now(), shared.clock.unix());
         let books = lock(&shared.books);
-        let is_here = |(index, _): &(usize, _)| *shared.released[*index].borrow() != Release::Done;
+        let is_here = |(index, _): &(usize, _)| *shared.endpoints[*index].released.borrow() != Release::Done;
         let endpoint = |(index, of): (usize, &EndpointBooks)| {
             let mut dropped = books.dropped.clone();
             of.dropped
                 .iter()
                 .for_each(|(reason, items)| books::add_dropped(&mut dropped, *reason, *items));
             EndpointStatus {
-                endpoint: shared.labels[index].clone(),
+                endpoint: shared.endpoints[index].label.clone(),
                 healthy: !of.failing,
                 since: of.since,
                 last_error: of.last_error.clone(),
@@ -443,14 +452,15 @@ impl Delivery {
         let deadline = shared.clock.now() + grace;
         shared.advance(Stage::Draining);
         tokio::select! {
+            biased;
             () = self.settled() => {}
             () = shared.clock.sleep_until(deadline) => {}
         }
         shared.advance(Stage::Stopped);
         let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         while tasks.join_next().await.is_some() {}
-        let shared = shared.clone();
-        drop(tokio::task::spawn_blocking(move || shared.close()).await);
+        let closing = shared.clone();
+        drop(shared.clock.blocking(move || closing.close()).await);
         self.log_what_is_left();
     }
 
@@ -459,7 +469,7 @@ impl Delivery {
     async fn settled(&self) {
         let shared = &self.shared;
         self.wait_for(|_| shared.stage() >= Stage::Encoded).await;
-        for index in 0..shared.queues.len() {
+        for index in 0..shared.endpoints.len() {
             shared.with_queue(index, |queue, _| queue.write_down()).await;
         }
         let has_had_its_chance = |of: &EndpointBooks| of.sizes.total().is_zero() || of.gave_up;
@@ -468,6 +478,7 @@ impl Delivery {
         };
         let patience = shared.clock.now() + LAST_ATTEMPT;
         tokio::select! {
+            biased;
             () = self.wait_for(all_had_theirs) => {}
             () = async {
                 shared.clock.sleep_until(patience).await;
@@ -528,12 +539,13 @@ impl Shared {
 
     /// Ends the queues. Batches still in the inbox are lost: the encoder panicked, or the grace period was too short.
     fn close(&self) {
-        let mut queues: Vec<_> = self.queues.iter().map(lock).collect();
+        let mut queues: Vec<_> = self.endpoints.iter().map(|side| lock(&side.queue)).collect();
         queues.iter_mut().for_each(|queue| queue.close());
-        *lock(&self.inbox) = Inbox::default();
+        *lock(&self.intake.inbox) = Inbox::default();
         let mut books = lock(&self.books);
         let left = books.inbox + books.open;
         books.inbox = Items::default();
+        books.batches.clear();
         books.open = Items::default();
         books::add_dropped(&mut books.dropped, Reason::Shutdown, left);
         for (of, queue) in books.endpoints.iter_mut().zip(&queues) {
@@ -542,18 +554,26 @@ impl Shared {
     }
 
     fn advance(&self, stage: Stage) {
-        self.without_delay.send_replace(true);
+        self.hurry();
         self.stage
             .send_modify(|now| *now = if stage > *now { stage } else { *now });
         self.progress.notify_waiters();
     }
 
+    /// Payloads do not wait for their time any more.
+    fn hurry(&self) {
+        self.sending
+            .send_modify(|sending| *sending = Sending::AtOnce.max(*sending));
+    }
+
     /// Queues the encoder's payloads, for all endpoints and the books in one step. `done` is the batch it came from.
-    fn commit(&self, encoded: Encoded, open: Items, done: Items, sync: bool) {
+    fn commit(&self, encoded: Encoded, open: Items, done: Option<Items>, sync: bool) {
         let created = self.clock.unix();
         self.ask_for(encoded.payloads.iter().map(|draft| draft.body.len() as u64).sum());
         let memory_max = self.memory_max();
-        let mut queues: Vec<MutexGuard<'_, Queue>> = self.queues.iter().map(lock).collect();
+        let before = i64::try_from(lock(&self.books).resolved()).ok();
+        let mut queues: Vec<MutexGuard<'_, Queue>> =
+            self.endpoints.iter().map(|side| lock(&side.queue)).collect();
         if self.has_disk() && !encoded.payloads.is_empty() {
             // Another process would find them there.
             self.begins();
@@ -570,7 +590,9 @@ impl Shared {
                 created,
                 body: draft.body.into(),
             };
-            queues.iter_mut().for_each(|queue| queue.push(payload.clone()));
+            queues
+                .iter_mut()
+                .for_each(|queue| queue.push(payload.clone(), before));
         }
         if sync {
             queues
@@ -583,10 +605,10 @@ impl Shared {
             for (reason, items) in encoded.dropped {
                 books::add_dropped(&mut books.dropped, reason, items);
             }
+            let made = encoded.made.points;
             books.received += encoded.made;
-            books.ends.add_made(encoded.made.points);
-            books.inbox -= done;
-            books.open = open;
+            books.encoded(done, open);
+            books.add_before(made);
             for (index, queue) in queues.iter().enumerate() {
                 self.record_disk_error(&mut books.endpoints[index], queue, index);
                 books.endpoints[index].copy_from(queue);
@@ -595,7 +617,7 @@ impl Shared {
             self.limits.coming.store(0, Ordering::Relaxed);
         }
         drop(queues);
-        self.queued.iter().for_each(Notify::notify_one);
+        self.endpoints.iter().for_each(|side| side.queued.notify_one());
         self.progress.notify_waiters();
     }
 
@@ -603,23 +625,26 @@ impl Shared {
     /// endpoint takes payloads, for at most `patience` and not beyond the end. Returns how long it was.
     async fn pace(&self, patience: Duration) -> Duration {
         let on_disk = self.has_disk();
-        let begun = std::time::Instant::now();
+        let begun = self.clock.now();
         let fills_up = |of: &EndpointBooks| !of.failing && of.sizes.memory_bytes > self.memory_max() / 2;
         let wait = wait_for(&self.progress, || {
             on_disk || !lock(&self.books).endpoints.iter().all(fills_up)
         });
         let mut stage = self.stage.subscribe();
-        tokio::select! {
-            () = wait => {}
-            () = tokio::time::sleep(patience) => {}
-            () = endpoint::reached(&mut stage, Stage::Stopped) => {}
-        }
-        begun.elapsed()
+        let may_go_on = async {
+            tokio::select! {
+                biased;
+                () = wait => {}
+                () = endpoint::reached(&mut stage, Stage::Stopped) => {}
+            }
+        };
+        self.clock.within(patience, may_go_on).await;
+        self.clock.now() - begun
     }
 
     /// Says once when the disk stops or resumes taking payloads.
     fn record_disk_error(&self, books: &mut EndpointBooks, queue: &Queue, index: usize) {
-        let endpoint = &self.labels[index];
+        let endpoint = &self.endpoints[index].label;
         match (&books.disk_error, queue.disk_error()) {
             (None, Some(error)) => tracing::warn!(
                 output = self.name,
@@ -644,7 +669,7 @@ impl Shared {
     ) -> T {
         let shared = self.clone();
         let work = move || {
-            let mut queue = lock(&shared.queues[index]);
+            let mut queue = lock(&shared.endpoints[index].queue);
             // The queue may touch the disk, and readers of the books must not wait for that: work on a copy.
             let mut books = lock(&shared.books).endpoints[index].clone();
             let result = work(&mut queue, &mut books);
@@ -658,7 +683,7 @@ impl Shared {
         if !self.has_disk() {
             return work();
         }
-        tokio::task::spawn_blocking(work).await.unwrap_or_default()
+        self.clock.blocking(work).await.unwrap_or_default()
     }
 }
 

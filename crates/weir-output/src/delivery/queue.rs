@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 
-use super::books::{Dropped, Items, Reason, add_dropped};
+use super::books::{Class, Dropped, Items, Reason, add_dropped};
 use super::disk::{DiskQueue, Evicted, Next, RecordId};
 use super::transport::Payload;
 
@@ -19,9 +19,14 @@ pub enum Order {
     TimeOrder,
 }
 
+/// Before all points that the output was given: payloads of the output that it has replaced.
+const OLDER: i64 = -1;
+
 #[derive(Clone, Debug)]
 struct QueuedPayload {
     payload: Payload,
+    /// See [`Queue::push`].
+    before: Option<i64>,
     record: Option<RecordId>,
 }
 
@@ -40,6 +45,23 @@ pub struct QueueSizes {
     pub disk_bytes: u64,
     /// When the oldest of them was created, Unix seconds.
     pub oldest: Option<i64>,
+}
+
+/// Payloads of points that are nowhere but in memory, each by the number of points before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PointsAtRisk {
+    /// The least of those that wait.
+    waiting: Option<i64>,
+    /// Under way, by id.
+    in_flight: Vec<(u64, i64)>,
+}
+
+impl PointsAtRisk {
+    /// The points before all of them; `None`: there are none. `landed`: a payload under way that has arrived.
+    pub fn before(&self, landed: Option<u64>) -> Option<i64> {
+        let in_flight = self.in_flight.iter().filter(|(id, _)| Some(*id) != landed);
+        in_flight.map(|(_, before)| *before).chain(self.waiting).min()
+    }
 }
 
 impl QueueSizes {
@@ -96,15 +118,20 @@ impl Queue {
         self.make_room();
     }
 
-    /// Queues a payload, on disk too if there is one. Makes room by dropping the oldest.
-    pub fn push(&mut self, mut payload: Payload) {
+    /// Queues a payload, on disk too if there is one. Makes room by dropping the oldest. `before`: its points come after this many others of
+    /// the output; `None`: they are of a process before this one.
+    pub fn push(&mut self, mut payload: Payload, before: Option<i64>) {
         payload.id = self.next_id;
         self.next_id += 1;
         self.memory_bytes += payload.body.len() as u64;
         self.memory += payload.items();
         self.unsaved += payload.items();
         let record = None;
-        self.fresh.push_back(QueuedPayload { payload, record });
+        self.fresh.push_back(QueuedPayload {
+            payload,
+            before,
+            record,
+        });
         self.write_down();
         self.make_room();
     }
@@ -231,6 +258,7 @@ impl Queue {
                     self.memory_bytes += payload.body.len() as u64;
                     return Some(QueuedPayload {
                         payload,
+                        before: None,
                         record: Some(id),
                     });
                 }
@@ -376,7 +404,14 @@ impl Queue {
         }
         let own = std::mem::replace(self, before);
         self.merge_dropped(&own.dropped);
-        own.fresh.into_iter().for_each(|entry| self.push(entry.payload));
+        // Points of the other output are older than all of this one's.
+        let queued = self.fresh.iter_mut().chain(&mut self.retried);
+        queued
+            .chain(self.in_flight.values_mut())
+            .for_each(|entry| entry.before = Some(OLDER));
+        own.fresh
+            .into_iter()
+            .for_each(|entry| self.push(entry.payload, entry.before));
     }
 
     /// Takes payloads from another queue, to be delivered before those pushed here, as far as there is room. Returns those that stay on the
@@ -390,7 +425,7 @@ impl Queue {
         while before.holds_memory() || self.disk.is_some() || self.memory_bytes < self.memory_max {
             let Some(payload) = before.next(now) else { break };
             let id = payload.id;
-            self.push(payload);
+            self.push(payload, Some(OLDER));
             before.delivered(id);
         }
         before.close();
@@ -415,6 +450,26 @@ impl Queue {
     pub fn merge_dropped(&mut self, dropped: &Dropped) {
         for (reason, items) in dropped {
             add_dropped(&mut self.dropped, *reason, *items);
+        }
+    }
+
+    /// The points that a kill would cost.
+    pub fn at_risk(&self) -> PointsAtRisk {
+        let before = |entry: &QueuedPayload| {
+            let is_at_risk = entry.record.is_none() && entry.payload.class == Class::Points;
+            is_at_risk.then_some(entry.before).flatten()
+        };
+        // Both queues ascend.
+        let waiting = [
+            self.fresh.iter().find_map(before),
+            self.retried.iter().find_map(before),
+        ];
+        let in_flight = self.in_flight.values();
+        PointsAtRisk {
+            waiting: waiting.into_iter().flatten().min(),
+            in_flight: in_flight
+                .filter_map(|entry| Some((entry.payload.id, before(entry)?)))
+                .collect(),
         }
     }
 
@@ -466,7 +521,6 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::books::Class;
     use std::path::Path;
 
     const NOW: i64 = 1_700_000_000;
@@ -504,7 +558,7 @@ mod tests {
     fn what_was_in_flight_while_the_disk_was_away_is_not_sent_again() {
         let directory = tempfile::tempdir().unwrap();
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
-        (1..=4).for_each(|n| queue.push(payload(n, 10)));
+        (1..=4).for_each(|n| queue.push(payload(n, 10), Some(0)));
         let under_way: Vec<Payload> = (0..3).map(|_| queue.next(NOW).unwrap()).collect();
         drop(queue.take_disk());
         queue.delivered(under_way[0].id);
@@ -519,11 +573,11 @@ mod tests {
     #[test]
     fn new_data_goes_before_retried_data() {
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, None);
-        (1..=3).for_each(|n| queue.push(payload(n, 10)));
+        (1..=3).for_each(|n| queue.push(payload(n, 10), Some(0)));
         for _ in 0..3 {
             let first = queue.next(NOW).unwrap();
             queue.failed(first.id);
-            queue.push(payload(first.count + 10, 10));
+            queue.push(payload(first.count + 10, 10), Some(0));
         }
         assert_eq!(drain(&mut queue), [11, 12, 13, 3, 2, 1]);
     }
@@ -532,21 +586,21 @@ mod tests {
     fn time_order_repeats_the_head_and_sends_one_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let mut queue = Queue::new(Order::TimeOrder, 25, disk(directory.path(), 1 << 20));
-        (1..=6).for_each(|n| queue.push(payload(n, 10)));
+        (1..=6).for_each(|n| queue.push(payload(n, 10), Some(0)));
         let head = queue.next(NOW).unwrap();
         assert_eq!(head.count, 1);
         assert!(queue.next(NOW).is_none());
         queue.failed(head.id);
-        queue.push(payload(7, 10));
+        queue.push(payload(7, 10), Some(0));
         assert_eq!(drain(&mut queue), [1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]
     fn without_disk_the_oldest_is_dropped_and_counted() {
         let mut queue = Queue::new(Order::NewestFirst, 45, None);
-        (1..=3).for_each(|n| queue.push(payload(n, 10)));
+        (1..=3).for_each(|n| queue.push(payload(n, 10), Some(0)));
         let under_way = queue.next(NOW).unwrap();
-        (4..=7).for_each(|n| queue.push(payload(n, 10)));
+        (4..=7).for_each(|n| queue.push(payload(n, 10), Some(0)));
         assert!(queue.sizes().memory_bytes <= 45);
         assert_eq!(queue.dropped()[&Reason::QueueFull].points, 2 + 3 + 4);
         assert_eq!(points(queue.sizes().total()), 1 + 5 + 6 + 7);
@@ -559,7 +613,7 @@ mod tests {
     fn with_disk_memory_is_bounded_and_nothing_is_lost() {
         let directory = tempfile::tempdir().unwrap();
         let mut queue = Queue::new(Order::NewestFirst, 45, disk(directory.path(), 1 << 20));
-        (1..=20).for_each(|n| queue.push(payload(n, 10)));
+        (1..=20).for_each(|n| queue.push(payload(n, 10), Some(0)));
         let sizes = queue.sizes();
         assert!(sizes.memory_bytes <= 45);
         assert_eq!(
@@ -574,7 +628,7 @@ mod tests {
     fn queued_payloads_survive_the_process_and_delivered_ones_do_not_return() {
         let directory = tempfile::tempdir().unwrap();
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
-        (1..=6).for_each(|n| queue.push(payload(n, 10)));
+        (1..=6).for_each(|n| queue.push(payload(n, 10), Some(0)));
         let (one, two, three) = (
             queue.next(NOW).unwrap(),
             queue.next(NOW).unwrap(),
@@ -600,7 +654,7 @@ mod tests {
                 None
             };
             let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk);
-            (1..=4).for_each(|n| queue.push(payload(n, 10)));
+            (1..=4).for_each(|n| queue.push(payload(n, 10), Some(0)));
             let (one, two) = (queue.next(NOW).unwrap(), queue.next(NOW).unwrap());
             queue.delivered(one.id);
             queue.failed(two.id);
@@ -615,8 +669,8 @@ mod tests {
     fn closing_loses_only_payloads_that_are_not_on_disk() {
         let directory = tempfile::tempdir().unwrap();
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 4096));
-        queue.push(payload(1, 10));
-        queue.push(payload(2, 5000));
+        queue.push(payload(1, 10), Some(0));
+        queue.push(payload(2, 5000), Some(0));
         assert!(queue.disk_error().unwrap().contains("larger than the disk queue"));
         queue.next(NOW).unwrap();
         queue.close();

@@ -45,9 +45,11 @@ impl Delivery {
         let shared = &self.shared;
         shared.limits.queued.store(bytes_max, Ordering::Relaxed);
         let memory_max = shared.memory_max();
-        for (index, queue) in shared.queues.iter().enumerate() {
+        for (index, side) in shared.endpoints.iter().enumerate() {
             // The holder of the lock may be waiting for a disk. Then the next payload makes room.
-            let Ok(mut queue) = queue.try_lock() else { continue };
+            let Ok(mut queue) = side.queue.try_lock() else {
+                continue;
+            };
             queue.set_memory_max(memory_max);
             lock(&shared.books).endpoints[index].copy_from(&queue);
         }
@@ -82,12 +84,12 @@ impl Shared {
     /// Bytes in memory, per endpoint.
     pub(super) fn memory_max(&self) -> u64 {
         let queued = self.limits.queued.load(Ordering::Relaxed);
-        queued.saturating_sub(self.reserved) / self.queues.len().max(1) as u64
+        queued.saturating_sub(self.encoder.reserved) / self.endpoints.len().max(1) as u64
     }
 
     /// The limit, over all endpoints, at which each endpoint can hold this many bytes.
     fn limit_for(&self, bytes: u64) -> u64 {
-        bytes * self.queues.len() as u64 + self.reserved
+        bytes * self.endpoints.len() as u64 + self.encoder.reserved
     }
 
     /// Bytes of the fullest queue.

@@ -85,7 +85,7 @@ impl Landed {
     /// Of an endpoint.
     pub(super) fn of(shared: &Arc<Shared>, endpoint: usize, payload: &Payload) -> Landed {
         let is_marked = payload.class == Class::Points;
-        Landed(is_marked.then(|| (shared.clone(), endpoint, u64::from(payload.count))))
+        Landed(is_marked.then(|| (shared.clone(), endpoint, payload.id)))
     }
 
     /// Its delivery begins.
@@ -98,10 +98,10 @@ impl Landed {
 
     /// It has been delivered. Payloads in a disk queue are safe already.
     pub fn mark(&self) {
-        if let Some((shared, endpoint, points)) = &self.0
+        if let Some((shared, endpoint, id)) = &self.0
             && !shared.has_disk()
         {
-            shared.tell_safe(&mut lock(&shared.books), Some((*endpoint, *points)));
+            shared.tell_safe(&mut lock(&shared.books), Some((*endpoint, *id)));
         }
     }
 }
@@ -118,24 +118,26 @@ impl Shared {
     fn tell_leaves(&self, books: &Books, endpoint: usize) {
         let Some(told) = &self.safe.0 else { return };
         let untried = books.endpoints[endpoint].sizes.untried.points;
-        let stays = books.inbox.points + books.open.points + untried;
-        told.leaves(
-            &self.name,
-            books.ends.until(books.received.points.saturating_sub(stays)),
-        );
+        let leaves = books.resolved().saturating_sub(untried);
+        told.leaves(&self.name, books.ends.until(leaves));
     }
 
-    /// Tells how far nothing is at risk, after a change of the books. `landed`: points of an endpoint that are delivered, and not entered
-    /// yet.
+    /// Tells how far nothing is at risk, after a change of the books. `landed`: the payload of an endpoint that is delivered, and not entered
+    /// yet. Payloads arrive in any order: what counts is the oldest that has not.
     pub(super) fn tell_safe(&self, books: &mut Books, landed: Option<(usize, u64)>) {
-        let unsaved = books.endpoints.iter().enumerate().map(|(index, of)| {
-            let landed = landed
-                .filter(|(at, _)| *at == index)
-                .map_or(0, |(_, points)| points);
-            of.sizes.unsaved.points.saturating_sub(landed)
+        let is_over = |old: &mut Arc<Shared>| !lock(&old.books).has_points_at_risk();
+        drop(books.predecessor.take_if(is_over));
+        if books.predecessor.is_some() {
+            return;
+        }
+        let before = books.endpoints.iter().enumerate().filter_map(|(index, of)| {
+            let landed = landed.filter(|(at, _)| *at == index).map(|(_, id)| id);
+            of.at_risk.before(landed)
         });
-        let at_risk = books.inbox.points + books.open.points + unsaved.max().unwrap_or(0);
-        let points = books.received.points.saturating_sub(at_risk);
+        let resolved = i64::try_from(books.resolved()).unwrap_or(i64::MAX);
+        let Ok(points) = u64::try_from(before.fold(resolved, i64::min)) else {
+            return;
+        };
         if let Some(samples) = books.ends.reached(points)
             && let Some(told) = &self.safe.0
         {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::books::Class;
-use super::{Delivery, DiskQueue, OutputState, Payload};
+use super::{Delivery, DiskQueue, OutputState, Payload, Sending};
 
 /// Time limit for an encoder to return its state.
 const ENCODER_MAX: Duration = Duration::from_secs(5);
@@ -64,21 +64,19 @@ impl From<SavedPayload> for Payload {
 impl Delivery {
     /// Begins no further request, and waits until those under way have ended, but at most for `patience`.
     pub async fn pause(&self, patience: Duration) {
-        self.shared.without_delay.send_replace(true);
-        self.shared.paused.send_replace(true);
+        self.shared.sending.send_replace(Sending::Paused);
         let all_ended = self.wait_for(|status| {
             let endpoints = status.endpoints.iter();
             endpoints
                 .map(|of| of.pending.in_flight)
                 .all(|items| items.is_zero())
         });
-        drop(tokio::time::timeout(patience, all_ended).await);
+        self.shared.clock.within(patience, all_ended).await;
     }
 
     /// Resumes after a [`Delivery::pause`].
     pub fn resume(&self) {
-        self.shared.without_delay.send_replace(false);
-        self.shared.paused.send_replace(false);
+        self.shared.sending.send_replace(Sending::InTime);
     }
 
     /// During a hold: encodes the batches that were handed over, and returns the cumulative state, if there is one, and payloads that are
@@ -87,7 +85,7 @@ impl Delivery {
         let shared = &self.shared;
         self.save_encoder().await;
         let mut queues = Vec::new();
-        for (index, place) in shared.places.iter().enumerate() {
+        for (index, side) in shared.endpoints.iter().enumerate() {
             let payloads = shared
                 .with_queue(index, |queue, _| {
                     queue.write_down();
@@ -95,7 +93,7 @@ impl Delivery {
                 })
                 .await;
             queues.push(SavedQueue {
-                place: place.directory.clone(),
+                place: side.identity.directory.clone(),
                 payloads,
             });
         }
@@ -109,43 +107,45 @@ impl Delivery {
         if !self.keeps_state() {
             return None;
         }
-        let samples = self.shared.encoded_until.load(Ordering::Acquire);
+        let samples = self.shared.encoder.encoded_until.load(Ordering::Acquire);
         self.save_encoder().await;
         Some((self.kept_state()?, samples))
     }
 
     async fn save_encoder(&self) {
         let shared = &self.shared;
-        let mut left = shared.saved.subscribe();
+        let mut left = shared.encoder.saved.subscribe();
         left.borrow_and_update();
-        shared.save_requested.store(true, Ordering::Release);
-        shared.arrived.notify_one();
-        if tokio::time::timeout(ENCODER_MAX, left.changed()).await.is_err() {
+        shared.encoder.save_requested.store(true, Ordering::Release);
+        shared.intake.arrived.notify_one();
+        if shared.clock.within(ENCODER_MAX, left.changed()).await.is_none() {
             tracing::warn!(output = self.name, "the encoder did not save its state in time");
         }
     }
 
     /// While it is held: closes what only one process can have open.
     pub async fn close_files(&self) {
-        for index in 0..self.shared.queues.len() {
+        for index in 0..self.shared.endpoints.len() {
             self.shared
                 .with_queue(index, |queue, _| drop(queue.take_disk()))
                 .await;
         }
         for transport in self.transports.clone() {
-            drop(tokio::task::spawn_blocking(move || transport.rest()).await);
+            drop(self.shared.clock.blocking(move || transport.rest()).await);
         }
     }
 
     /// Opens it again.
     pub async fn open_files(&self) {
-        let (settings, number) = (&self.shared.settings, self.shared.queues.len().max(1));
+        let (settings, number) = (&self.shared.settings, self.shared.endpoints.len().max(1));
         let (disk_max, age_max) = (
             settings.disk_bytes_max / number as u64,
             settings.disk_age_max.as_secs() as i64,
         );
-        for (index, place) in self.shared.places.iter().enumerate() {
-            let Some(path) = place.disk.clone() else { continue };
+        for (index, side) in self.shared.endpoints.iter().enumerate() {
+            let Some(path) = side.identity.disk.clone() else {
+                continue;
+            };
             let name = self.name.clone();
             let open = move |queue: &mut super::Queue, _: &mut super::EndpointBooks| match DiskQueue::open(
                 &path, disk_max, age_max,

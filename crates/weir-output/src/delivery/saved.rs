@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Delivery, Encode, Payload, SavedQueue, lock};
+use super::encoding::Legacy;
+use super::{Delivery, EncoderState, Payload, SavedQueue, lock};
 
 /// The cumulative state of an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,9 +81,9 @@ impl SavedStates {
         found.into_iter().flatten().map(Payload::from)
     }
 
-    pub(super) fn restore(&self, name: &str, encoder: &mut dyn Encode) {
-        let lineage = encoder.lineage();
-        self.restore_with(name, &lineage, |saved, away| encoder.restore(saved, away));
+    pub(super) fn restore(&self, name: &str, state: &mut dyn EncoderState) {
+        let lineage = state.lineage();
+        self.restore_with(name, &lineage, |saved, away| state.restore(saved, away));
     }
 
     /// Lets an output take the state saved under its name, if it is of the same lineage. `restore` returns how many series found no
@@ -138,18 +138,18 @@ fn payloads(queues: &[SavedQueue]) -> usize {
 impl Delivery {
     /// The next process continues the encoder's sums: it sends no last markers.
     pub fn keep_state(&self) {
-        self.shared.keeps_state.store(true, Ordering::Release);
+        self.shared.encoder.is_to_leave(Legacy::State);
     }
 
     /// The last state from the encoder.
     pub(super) fn kept_state(&self) -> Option<OutputState> {
-        let bytes = lock(&self.shared.kept_state).clone()?;
+        let bytes = lock(&self.shared.encoder.kept_state).clone()?;
         Some(OutputState::new(&self.lineage, bytes))
     }
 
     /// After the end: the encoder's cumulative state, if it has one.
     pub fn take_state(&self) -> Option<OutputState> {
-        let bytes = lock(&self.shared.kept_state).take()?;
+        let bytes = lock(&self.shared.encoder.kept_state).take()?;
         Some(OutputState::new(&self.lineage, bytes))
     }
 }

@@ -16,7 +16,7 @@ impl Delivery {
     /// meanwhile do not count. Returns whether the last flush is worth waiting for: every endpoint has settled, or it accepts payloads.
     pub async fn settle(&self, patience: Duration) -> bool {
         let clock = &self.shared.clock;
-        self.shared.without_delay.send_replace(true);
+        self.shared.hurry();
         let deadline = clock.now() + patience;
         let given = |status: &OutputStatus, endpoint: &EndpointStatus| endpoint.produced(status.received);
         let status = self.status();
@@ -76,10 +76,12 @@ impl Delivery {
         let is_hopeless: fn(&EndpointStatus) -> bool =
             |endpoint| endpoint.pending.unsaved.is_zero() || !endpoint.healthy;
         tokio::select! {
+            biased;
             () = all(is_idle) => return,
             () = clock.sleep_until(deadline.min(clock.now() + MOMENT)) => {}
         }
         tokio::select! {
+            biased;
             () = all(is_hopeless) => {}
             () = clock.sleep_until(deadline) => {}
         }

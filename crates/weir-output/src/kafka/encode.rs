@@ -12,7 +12,7 @@ use weir_state::{Facts, Identity, SeriesName, State};
 use super::index::{Index, Target};
 use super::plan::Planned;
 use super::rules::FleetRules;
-use crate::delivery::{AgentIdentity, Class, Counter, Draft, Encode, Encoded, Items, Reason};
+use crate::delivery::{AgentIdentity, Class, Counter, Draft, Encode, Encoded, EncoderState, Items, Reason};
 use crate::prometheus::NoState;
 
 /// Bytes that a series of [`TimestampedStates`] takes, about.
@@ -159,7 +159,7 @@ impl FleetEncoder {
 
     /// A series that comes for the first time.
     fn learn(&mut self, series: &Series<'_>, batch: &Batch) -> Result<Target, Reason> {
-        if self.state_bytes() >= self.state_bytes_max || self.index.is_full() {
+        if self.bytes() >= self.state_bytes_max || self.index.is_full() {
             return Err(Reason::Memory);
         }
         let publisher = &mut self.publisher;
@@ -178,7 +178,7 @@ impl FleetEncoder {
             let bucket = series.timestamp().div_euclid(width) * width;
             let refused = if !is_finite(&series.value()) {
                 Some(Reason::NotFinite)
-            } else if self.state_bytes() >= self.state_bytes_max {
+            } else if self.bytes() >= self.state_bytes_max {
                 Some(Reason::Memory)
             } else {
                 let kind = series.kind();
@@ -274,6 +274,12 @@ impl Encode for FleetEncoder {
         Items::of(Class::Points, self.rows + self.waiting.rows)
     }
 
+    fn state(&mut self) -> Option<&mut dyn EncoderState> {
+        Some(self)
+    }
+}
+
+impl EncoderState for FleetEncoder {
     /// Announces the agent's end, in records of the last bucket.
     fn end(&mut self, out: &mut Encoded) {
         self.publish_until(i64::MAX, out);
@@ -292,11 +298,11 @@ impl Encode for FleetEncoder {
         false
     }
 
-    fn limit_state(&mut self, bytes_max: u64) {
+    fn limit(&mut self, bytes_max: u64) {
         self.state_bytes_max = bytes_max;
     }
 
-    fn state_bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         (self.index.heap_bytes() + self.publisher.heap_bytes()) as u64 + self.waiting.bytes()
     }
 

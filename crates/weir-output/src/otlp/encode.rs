@@ -11,7 +11,7 @@ use weir_sketch::ExponentialHistogram;
 use super::cumulative::Cumulative;
 use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings, Temporality};
-use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items, Reason};
+use crate::delivery::{Class, Clock, Counter, Encode, Encoded, EncoderState, Items, Reason};
 use crate::prometheus::NoState;
 use crate::sums::{self, Counters};
 
@@ -246,6 +246,12 @@ impl Encode for OtlpEncoder {
         self.request.open() + Items::of(Class::Points, pending)
     }
 
+    fn state(&mut self) -> Option<&mut dyn EncoderState> {
+        self.cumulative.is_some().then_some(self as &mut dyn EncoderState)
+    }
+}
+
+impl EncoderState for OtlpEncoder {
     fn end(&mut self, out: &mut Encoded) {
         if let Some(cumulative) = &mut self.cumulative {
             cumulative.end(&mut self.request, out);
@@ -254,6 +260,26 @@ impl Encode for OtlpEncoder {
 
     fn lineage(&self) -> String {
         self.lineage.clone()
+    }
+
+    fn limit(&mut self, bytes_max: u64) {
+        if let Some(cumulative) = &mut self.cumulative {
+            cumulative.set_bytes_max(bytes_max);
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.cumulative
+            .as_ref()
+            .map_or(0, |cumulative| cumulative.size().1)
+    }
+
+    fn inherit(&mut self, other: Box<dyn Any>) {
+        if let (Some(own), Ok(other)) = (&mut self.cumulative, other.downcast::<Self>())
+            && let Some(other) = other.cumulative
+        {
+            own.inherit(other);
+        }
     }
 
     fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
@@ -267,26 +293,6 @@ impl Encode for OtlpEncoder {
         match &mut self.cumulative {
             Some(cumulative) => cumulative.restore(saved, away),
             None => Err(NoState),
-        }
-    }
-
-    fn limit_state(&mut self, bytes_max: u64) {
-        if let Some(cumulative) = &mut self.cumulative {
-            cumulative.set_bytes_max(bytes_max);
-        }
-    }
-
-    fn state_bytes(&self) -> u64 {
-        self.cumulative
-            .as_ref()
-            .map_or(0, |cumulative| cumulative.size().1)
-    }
-
-    fn inherit(&mut self, other: Box<dyn Any>) {
-        if let (Some(own), Ok(other)) = (&mut self.cumulative, other.downcast::<Self>())
-            && let Some(other) = other.cumulative
-        {
-            own.inherit(other);
         }
     }
 }

@@ -15,7 +15,7 @@ use weir_protocol::Kind;
 
 use super::request::{Metadata, Request, STALE, Sample, Times};
 use super::settings::RemoteWriteSettings;
-use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items};
+use crate::delivery::{Class, Clock, Counter, Encode, Encoded, EncoderState, Items};
 use crate::prometheus::names::{for_each_label, unescape};
 use crate::prometheus::state::{
     Blocks, CumulativeState, Family, Row, Seconds, SeriesState, Value, is_compound, style,
@@ -312,23 +312,12 @@ impl Encode for RemoteWriteEncoder {
         self.request.open() + Items::of(Class::Points, self.pending)
     }
 
-    fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
-        self.flush_pending(out);
-        let newest = self.timeline.newest();
-        self.state.save_behind(self.now(), |bytes| {
-            postcard::to_extend(&(newest, bytes as u64), Vec::new()).expect("two numbers are writable")
-        })
+    fn state(&mut self) -> Option<&mut dyn EncoderState> {
+        Some(self)
     }
+}
 
-    fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
-        let (newest, state): (i64, Vec<u8>) = postcard::from_bytes(saved).map_err(|_| NoState)?;
-        let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
-        let now = self.now();
-        let refused = self.state.restore(&state, away, now)?;
-        self.timeline.resume(newest);
-        Ok(refused)
-    }
-
+impl EncoderState for RemoteWriteEncoder {
     /// Writes the rows after the last bucket, and ends every series.
     fn end(&mut self, out: &mut Encoded) {
         self.flush_pending(out);
@@ -348,11 +337,11 @@ impl Encode for RemoteWriteEncoder {
         self.lineage.clone()
     }
 
-    fn limit_state(&mut self, bytes_max: u64) {
+    fn limit(&mut self, bytes_max: u64) {
         self.state.bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
     }
 
-    fn state_bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         self.state.heap_bytes() as u64
     }
 
@@ -365,6 +354,23 @@ impl Encode for RemoteWriteEncoder {
             self.instance_label = other.instance_label;
             self.pending = other.pending;
         }
+    }
+
+    fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
+        self.flush_pending(out);
+        let newest = self.timeline.newest();
+        self.state.save_behind(self.now(), |bytes| {
+            postcard::to_extend(&(newest, bytes as u64), Vec::new()).expect("two numbers are writable")
+        })
+    }
+
+    fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
+        let (newest, state): (i64, Vec<u8>) = postcard::from_bytes(saved).map_err(|_| NoState)?;
+        let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
+        let now = self.now();
+        let refused = self.state.restore(&state, away, now)?;
+        self.timeline.resume(newest);
+        Ok(refused)
     }
 }
 

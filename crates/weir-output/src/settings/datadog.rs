@@ -41,6 +41,29 @@ settings! {
             .effect("As `additional_endpoints`, each key in a file. The files are read again when they change.")
             .change("if you deliver to several organisations and keep keys in files.")
             .file_of("additional_endpoints");
+        form: PayloadForm = "{}".flat();
+        arbitrary_tag_values: bool = "false"
+            .effect("Asks the intake to accept tag values unchanged.")
+            .change("if you follow Datadog's advice.")
+            .also(&["DD_ALLOW_ARBITRARY_TAGS"]);
+        device_resource: bool = "true"
+            .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
+            .change("to keep the tag.");
+        heartbeat: bool = "true"
+            .effect("Reports every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
+            .change("if you run a Datadog Agent on the same host, or your intake is not Datadog's.");
+        host_metadata: bool = "true"
+            .effect("Sends facts about the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
+            .change("if you run a Datadog Agent on the same host, or your intake is not Datadog's.")
+            .also(&["DD_ENABLE_METADATA_COLLECTION"]);
+        delivery: DeliverySettings = "{}"
+            .names_below();
+    }
+}
+
+settings! {
+    /// The form of payloads.
+    pub struct PayloadForm {
         compression: Compression = "zstd"
             .effect("How payloads are compressed.")
             .change("if your intake is older.")
@@ -67,22 +90,6 @@ settings! {
             .effect("The maximum number of points in one series payload.")
             .change("if your intake has a lower limit.")
             .also(&["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"]);
-        arbitrary_tag_values: bool = "false"
-            .effect("Asks the intake to accept tag values unchanged.")
-            .change("if you follow Datadog's advice.")
-            .also(&["DD_ALLOW_ARBITRARY_TAGS"]);
-        device_resource: bool = "true"
-            .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
-            .change("to keep the tag.");
-        heartbeat: bool = "true"
-            .effect("Reports every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
-            .change("if you run a Datadog Agent on the same host, or your intake is not Datadog's.");
-        host_metadata: bool = "true"
-            .effect("Sends facts about the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
-            .change("if you run a Datadog Agent on the same host, or your intake is not Datadog's.")
-            .also(&["DD_ENABLE_METADATA_COLLECTION"]);
-        delivery: DeliverySettings = "{}"
-            .names_below();
     }
 }
 
@@ -164,30 +171,36 @@ fn read_files(settings: &mut DatadogSettings, files: &mut Files<'_, '_, '_>) {
 }
 
 fn check(settings: &DatadogSettings) -> Result<(), SettingProblem> {
-    if settings.compression != Compression::Zstd && settings.compression_level > 9 {
+    if settings.form.compression != Compression::Zstd && settings.form.compression_level > 9 {
         return Err(SettingProblem::new(
             "compression_level",
             "zlib and gzip take levels 0 to 9",
         ));
     }
-    let series = settings.series_format_of.values();
+    let series = settings.form.series_format_of.values();
     let mut columns = [
-        ("series_format", settings.series_format == SeriesFormat::V3),
-        ("sketches_format", settings.sketches_format == SketchesFormat::V3),
+        ("series_format", settings.form.series_format == SeriesFormat::V3),
+        (
+            "sketches_format",
+            settings.form.sketches_format == SketchesFormat::V3,
+        ),
         (
             "series_format_of",
             series.clone().any(|format| *format == EndpointFormat::V3),
         ),
     ]
     .into_iter();
-    if settings.compression == Compression::Zlib
+    if settings.form.compression == Compression::Zlib
         && let Some((key, _)) = columns.find(|(_, is_used)| *is_used)
     {
         let message = "the intake takes v3 with the compression zstd, gzip or none";
         return Err(SettingProblem::new(key, message));
     }
-    let is_json = matches!(settings.series_format, SeriesFormat::V1 | SeriesFormat::V2Json);
-    if is_json && !settings.series_format_of.is_empty() {
+    let is_json = matches!(
+        settings.form.series_format,
+        SeriesFormat::V1 | SeriesFormat::V2Json
+    );
+    if is_json && !settings.form.series_format_of.is_empty() {
         let message = "needs a series_format of auto, v2 or v3";
         return Err(SettingProblem::new("series_format_of", message));
     }

@@ -23,7 +23,7 @@ mod prometheus;
 
 pub use authorization::Authorization;
 pub(crate) use datadog::URL;
-pub use datadog::{Compression, DatadogSettings, EndpointFormat, SeriesFormat, SketchesFormat};
+pub use datadog::{Compression, DatadogSettings, EndpointFormat, PayloadForm, SeriesFormat, SketchesFormat};
 pub use delivery::{DeliverySettings, QueueSettings};
 pub use prometheus::{FormStyle, HistogramStyle, MetricForm, PrometheusSettings};
 

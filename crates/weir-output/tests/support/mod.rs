@@ -28,8 +28,8 @@ use weir_output::kafka::{Format, KafkaSettings};
 use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::{
-    Authorization, Compression, DatadogSettings, DeliverySettings, HistogramStyle, QueueSettings, Secret,
-    SeriesFormat, SketchesFormat, Start,
+    Authorization, Compression, DatadogSettings, DeliverySettings, HistogramStyle, PayloadForm,
+    QueueSettings, Secret, SeriesFormat, SketchesFormat, Start,
 };
 use weir_protocol::ParseOptions;
 use weir_state::AgentId;
@@ -456,12 +456,14 @@ pub fn datadog(url: &str) -> DatadogSettings {
         url: url.into(),
         additional_endpoints: BTreeMap::new(),
         additional_endpoints_file: BTreeMap::new(),
-        compression: Compression::Zstd,
-        compression_level: 0,
-        series_format: SeriesFormat::Auto,
-        series_format_of: BTreeMap::new(),
-        sketches_format: SketchesFormat::V2,
-        points_per_payload_max: 10_000,
+        form: PayloadForm {
+            compression: Compression::Zstd,
+            compression_level: 0,
+            series_format: SeriesFormat::Auto,
+            series_format_of: BTreeMap::new(),
+            sketches_format: SketchesFormat::V2,
+            points_per_payload_max: 10_000,
+        },
         arbitrary_tag_values: false,
         device_resource: true,
         heartbeat: false,

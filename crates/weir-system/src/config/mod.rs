@@ -156,20 +156,21 @@ fn load_from(
 fn warnings(own: Option<(&Path, bool)>, secret_files: &[SecretFile], config: &Config) -> Vec<String> {
     let mut files: Vec<(&Path, bool)> = own.into_iter().collect();
     files.extend(secret_files.iter().map(|file| (file.path.as_path(), true)));
-    let tls = config.listeners.tcp_tls_certificate.is_some();
+    let tls = config.listeners.tls.tcp_tls_certificate.is_some();
     files.extend(
         config
             .listeners
+            .tls
             .tcp_tls_key
             .iter()
             .filter(|_| tls)
             .map(|key| (key.as_path(), true)),
     );
     let origin = &config.origin;
-    if !origin.origin_kubelet.is_empty() {
+    if !origin.sources.origin_kubelet.is_empty() {
         files.extend(origin.kubelet_identity().map(|(_, key)| (key, true)));
         // Every process of a pod may read the token that Kubernetes places there.
-        files.push((&origin.origin_kubelet_token, false));
+        files.push((&origin.sources.origin_kubelet_token, false));
     }
     let mut found: Vec<String> = files
         .into_iter()

@@ -91,11 +91,11 @@ pub(super) fn render(status: &Status, now: u64, style: Style) -> String {
         None => style.good("ready"),
         Some(reason) => style.bad(&format!("not ready: {reason}")),
     };
-    let up = duration(now.saturating_sub(status.started));
+    let up = duration(now.saturating_sub(status.process.started));
     let _ = writeln!(
         page,
         "weir {} on {}, pid {}, up {up}, {state}",
-        status.version, status.hostname, status.pid
+        status.process.version, status.process.hostname, status.process.pid
     );
     if status.fleet.is_none() {
         flush(&mut page, status, now);
@@ -613,7 +613,7 @@ mod tests {
     #[test]
     fn the_status_shows_losses_and_whether_the_books_balance() {
         let mut status = balanced();
-        status.started = 10;
+        status.process.started = 10;
         status.outputs[0].last_error = Some("timed out".to_owned());
         status.outputs[0].since = 40;
         status.numbers.add_at("total.packets.received", 1000);

@@ -35,7 +35,10 @@ pub fn look(loaded: &Loaded) -> (Option<Status>, Vec<Finding>) {
         None => Finding::fine(
             CHECK,
             &subject,
-            format!("weir {} is ready, pid {}", status.version, status.pid),
+            format!(
+                "weir {} is ready, pid {}",
+                status.process.version, status.process.pid
+            ),
         ),
         Some(why) => {
             Finding::error(CHECK, &subject, format!("not ready: {why}")).remedy("see the agent's log")

@@ -154,7 +154,10 @@ impl std::fmt::Display for User {
 impl User {
     fn of(input: &CheckInput<'_>) -> Self {
         let own = rustix::process::geteuid().as_raw();
-        let running = input.status.as_ref().and_then(|status| ids_of(status.pid));
+        let running = input
+            .status
+            .as_ref()
+            .and_then(|status| ids_of(status.process.pid));
         User {
             other: running.filter(|(uid, _)| *uid != own),
         }

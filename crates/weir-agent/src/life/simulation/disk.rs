@@ -231,6 +231,11 @@ impl ProcessDisk {
         machine.alive.retain(|process| *process != self.process);
     }
 
+    /// See [`World::without_kill`].
+    pub fn without_kill(&self, act: impl FnOnce()) {
+        self.world.without_kill(act);
+    }
+
     pub fn is_alive(&self) -> bool {
         lock(&self.world.0).alive.contains(&self.process)
     }

@@ -18,7 +18,7 @@ use weir_state::AgentId;
 use super::Random;
 use super::clients::{Request, payload};
 use super::disk::ProcessDisk;
-use super::receivers::{Outputs, Receivers, SCRAPE, Waiting};
+use super::receivers::{Beginning, Outputs, Receivers, SCRAPE, Waiting};
 use crate::life::fixes::{Rule, lacks};
 use crate::life::{LifeSettings, Resumed, StateSaver};
 use crate::run::pipeline::{Pipeline, Shared};
@@ -163,8 +163,15 @@ impl Process {
         let settings = plan.life();
         let saved = resumed.outputs();
         let tally = resumed.tally(plan.workers, now.wall_ms);
-        let mut outputs = Outputs::start(receivers, &saved, tally.clone(), plan.rows_of_payload);
-        outputs.carry(&passed.waiting);
+        let outputs = Outputs::start(&Beginning {
+            receivers,
+            disk,
+            saved: &saved,
+            tally: tally.clone(),
+            rows_max: plan.rows_of_payload,
+            waiting: &passed.waiting,
+            now,
+        });
         let (reports, inbox) = sync_channel(REPORTS_MAX);
         let shared: Arc<Shared> = Arc::default();
         let merger = Merger::new(plan.workers);
@@ -292,6 +299,12 @@ impl Process {
         self.pipeline.look().scraped()
     }
 
+    /// A receiver answers.
+    pub fn answer(&mut self, now: Readings, random: &mut Random) {
+        self.outputs().pass(now);
+        self.outputs().step(random);
+    }
+
     pub fn outputs(&mut self) -> &mut Outputs {
         self.pipeline.consumers()
     }
@@ -349,19 +362,19 @@ impl Process {
         self.saver
             .finish_transfer(&mut transfer, &buckets, &books, now.wall_ms)?;
         Ok(Some(Passed {
-            waiting: self.outputs().waiting(),
+            waiting: self.outputs().hand_over(),
         }))
     }
 
     /// The other process has failed, and this one continues.
     pub fn reclaim(&mut self) {
         self.saver.reclaim();
+        self.outputs().resume();
     }
 
     /// Payloads that wait are lost, and only the books that were passed have them.
     pub fn drop_waiting(&mut self) {
-        self.outputs().said();
-        self.outputs().drop_waiting();
+        self.outputs().end_now();
     }
 
     /// The other process runs, and this one ends. Its threads may do this and that yet.
@@ -376,7 +389,7 @@ impl Process {
 
     /// As [`crate::run`] stops an agent.
     pub fn stop(mut self, now: Readings) -> Stopped {
-        self.outputs().deliver();
+        let settled = self.outputs().settle();
         self.shared.expect_last();
         let contexts = |worker: &Worker| worker.core.ingest().contexts().counts()[ContextCounter::Live];
         let begun = self.saver.begin(self.workers.iter().map(contexts).sum());
@@ -408,8 +421,7 @@ impl Process {
         while self.merge(now) {}
         self.pipeline.finish();
         while self.write() {}
-        let is_delivered = self.outputs().deliver();
-        self.outputs().drop_waiting();
+        let is_delivered = self.outputs().finish(&settled);
         let error = match pending {
             Some(mut pending) => {
                 let pending = pending.get_mut().unwrap_or_else(PoisonError::into_inner);

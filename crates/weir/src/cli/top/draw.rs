@@ -76,11 +76,11 @@ fn heading(state: &TopState, now: u64) -> Text<'static> {
         return Text::from(vec![Line::from("weir top"), Line::styled(text, style)]);
     };
     let status = &snapshot.status;
-    let up = duration(now.saturating_sub(status.started));
+    let up = duration(now.saturating_sub(status.process.started));
     let first = format!(
         "weir {} on {}, up {up}, {}",
-        status.version,
-        shown(&status.hostname),
+        status.process.version,
+        shown(&status.process.hostname),
         counted(snapshot.contexts.contexts_live, "contexts")
     );
     Text::from(vec![Line::styled(first, HEADING), verdict(state, status)])
@@ -341,7 +341,7 @@ fn nothing(status: &Status) -> String {
     if arrived == 0 || width == 0 || status.of(PipelineCounter::FlushedAt) > 0 {
         return "nothing yet".to_owned();
     }
-    let left = duration(width - status.as_of % width);
+    let left = duration(width - status.process.as_of % width);
     format!(
         "{} arrived; the first bucket ends in {left}",
         counted(arrived, "messages")

@@ -100,7 +100,7 @@ fn before_the_first_bucket_ends_the_lists_say_when_it_does() {
     fresh.status.add(None, &counts);
     fresh.status.numbers.add_at("total.messages.received", 2);
     fresh.status.numbers.add_at("total.messages.accepted", 2);
-    fresh.status.as_of = 1003;
+    fresh.status.process.as_of = 1003;
     state.take(Ok(fresh));
     write(&mut state, "2");
     shows(

@@ -20,9 +20,9 @@ pub(super) struct Reported {
 impl Reported {
     pub fn of(state: &StateStatus) -> Reported {
         Reported {
-            lost: state.samples_lost,
-            undelivered: state.samples_undelivered.clone(),
-            uncertain: state.samples_uncertain.clone(),
+            lost: state.killed.samples_lost,
+            undelivered: state.killed.samples_undelivered.clone(),
+            uncertain: state.killed.samples_uncertain.clone(),
         }
     }
 

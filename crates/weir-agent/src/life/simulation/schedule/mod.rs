@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex};
 
 use weir_ingest::Readings;
 use weir_state::AgentId;
@@ -88,7 +87,7 @@ impl Schedule {
             .map(|name| Receiver::new(name));
         let schedule = Schedule {
             disk: World::new(random.next()),
-            receivers: Arc::new(Mutex::new(receivers.collect())),
+            receivers: Receivers::new(receivers),
             process: None,
             monotonic: 1000 * MILLISECOND,
             wall_offset: 1_700_000_000_000 + random.below(20_000) as i64,
@@ -194,9 +193,7 @@ impl Schedule {
         let adding = self.adding.take();
         self.kills += 1;
         self.was_killed = true;
-        for receiver in &mut *lock(&self.receivers) {
-            receiver.dropped += std::mem::take(&mut receiver.carried);
-        }
+        self.end_of_outputs();
         let Some(process) = self.process.take() else {
             say!(self, "killed while it starts or stops");
             return;
@@ -241,7 +238,7 @@ impl Schedule {
                     self.act(|process, _| (0..most).all(|_| process.write()));
                 }
                 9 => {
-                    self.act(|process, random| process.outputs().step(random));
+                    self.act(|process, random| process.answer(now, random));
                 }
                 10 => {
                     self.act(|process, _| process.keep(now));

@@ -9,7 +9,8 @@ use super::{MILLISECOND, Schedule};
 use crate::life::Resumed;
 use crate::life::simulation::disk::Killed;
 use crate::life::simulation::process::{Process, directory};
-use crate::life::simulation::receivers::{Mood, lock};
+use crate::life::simulation::receivers::{Mood, Receiver, lock};
+use weir_status::status::{StateStatus, Status};
 
 /// A file that was damaged after a kill, and what a start would find without the damage.
 pub(super) struct Damage {
@@ -57,11 +58,11 @@ impl Schedule {
             "starts as {}: continues {}, kills {}, lost {}, undelivered {:?}; so far lost {}, undelivered {:?}",
             own.epoch,
             own.samples_restored,
-            own.kills,
-            own.samples_lost,
-            own.samples_undelivered,
-            books.samples_lost,
-            books.samples_undelivered
+            own.killed.kills,
+            own.killed.samples_lost,
+            own.killed.samples_undelivered,
+            books.killed.samples_lost,
+            books.killed.samples_undelivered
         );
         if books.set_aside > 0 {
             self.inexact = self.inexact.or(Some("state was set aside"));
@@ -74,7 +75,7 @@ impl Schedule {
         {
             let what = damage.what;
             assert_eq!(own.samples_restored, damage.restored, "with damaged {what}");
-            assert_eq!(own.samples_lost, damage.own_lost, "with damaged {what}");
+            assert_eq!(own.killed.samples_lost, damage.own_lost, "with damaged {what}");
             // The books of earlier processes are gone with their reports.
             let now = Reported::of(&books);
             self.forgotten.lost += damage.reported.lost - now.lost;
@@ -103,22 +104,40 @@ impl Schedule {
         self.process = Some(process);
     }
 
-    /// Damages a small file, and finds out what a start would continue without that.
-    fn do_damage(&mut self) -> bool {
+    /// After a kill: whether what waited in outputs is lost with it, or in the books of a state that was saved before.
+    pub(super) fn end_of_outputs(&mut self) {
+        let has_ended = lock(&self.receivers).iter().any(|of| of.ending.is_some());
+        let is_saved = has_ended && self.next_start().is_some_and(|(own, _)| own.killed.kills == 0);
+        for receiver in &mut *lock(&self.receivers) {
+            if is_saved {
+                receiver.end();
+            } else {
+                receiver.killed();
+            }
+        }
+    }
+
+    /// The findings of a start now, which does not happen, and those of all starts with it.
+    fn next_start(&self) -> Option<(StateStatus, StateStatus)> {
         let copy = self.disk.copy();
-        let settings = self.plan.life();
-        let Ok(clean) = directory(&copy.process(), &self.plan, self.now()) else {
-            return false;
-        };
-        let resumed = Resumed::look(clean, &settings, self.now().wall_ms);
-        let (_, own, earlier) = resumed.started(&settings, &SavedStates::default());
-        let mut all = weir_status::status::Status {
+        let clean = directory(&copy.process(), &self.plan, self.now()).ok()?;
+        let resumed = Resumed::look(clean, &self.plan.life(), self.now().wall_ms);
+        let (_, own, earlier) = resumed.started(&self.plan.life(), &SavedStates::default());
+        let mut all = Status {
             state: own.clone(),
-            ..Default::default()
+            ..Status::default()
         };
         if let Some(earlier) = earlier {
             all.add_earlier(&earlier);
         }
+        Some((own, all.state))
+    }
+
+    /// Damages a small file, and finds out what a start would continue without that.
+    fn do_damage(&mut self) -> bool {
+        let Some((own, all)) = self.next_start() else {
+            return false;
+        };
         let cut = self.random.one_in(2);
         let at = self.random.next();
         let change = |bytes: &mut Vec<u8>| match cut {
@@ -138,8 +157,8 @@ impl Schedule {
         self.damage = Some(Damage {
             what,
             restored: own.samples_restored,
-            own_lost: own.samples_lost,
-            reported: Reported::of(&all.state),
+            own_lost: own.killed.samples_lost,
+            reported: Reported::of(&all),
         });
         true
     }
@@ -165,6 +184,7 @@ impl Schedule {
         }));
         match stopped {
             Ok(stopped) => {
+                lock(&self.receivers).iter_mut().for_each(Receiver::end);
                 say!(self, "stops, keeps {}, error {:?}", stopped.keeps, stopped.error);
                 self.stops += 1;
                 self.disk.end_process();
