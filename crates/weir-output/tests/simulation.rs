@@ -216,7 +216,7 @@ enum Busy {
     /// A new output takes over from the old one.
     Reload(JoinHandle<()>, Arc<Delivery>),
     /// Another process is to take over.
-    HandOver(JoinHandle<(Vec<SavedQueue>, OutputStatus)>),
+    HandOver(JoinHandle<Option<(Vec<SavedQueue>, OutputStatus)>>),
 }
 
 impl Busy {
@@ -576,10 +576,10 @@ impl Schedule {
         self.count("hand-overs");
         self.busy = Some(Busy::HandOver(tokio::spawn(async move {
             output.pause(patience).await;
-            let (_, queues) = output.save().await;
+            let (_, queues) = output.save().await.ok()?;
             let status = output.status();
             output.close_files().await;
-            (queues, status)
+            Some((queues, status))
         })));
     }
 
@@ -610,7 +610,10 @@ impl Schedule {
                 self.close_books(&old.status());
             }
             Busy::HandOver(task) => {
-                let (queues, status) = task.await.expect("a hand-over");
+                let Some((queues, status)) = task.await.expect("a hand-over") else {
+                    say!(self, "the encoder was too slow");
+                    return output.resume();
+                };
                 if self.random.one_in(3) {
                     say!(self, "the other process fails");
                     output.open_files().await;

@@ -420,7 +420,7 @@ impl Outputs {
             match output {
                 Output::Scrape(scrape) => transfer.output(name, &scrape.save())?,
                 Output::Delivered(_, delivery) => {
-                    let (state, queue) = self.handle.block_on(delivery.save());
+                    let (state, queue) = self.handle.block_on(delivery.save())?;
                     if let Some(state) = state {
                         transfer.output(name, &state)?;
                     }

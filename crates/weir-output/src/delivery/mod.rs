@@ -630,11 +630,13 @@ impl Shared {
         let wait = wait_for(&self.progress, || {
             on_disk || !lock(&self.books).endpoints.iter().all(fills_up)
         });
-        let mut stage = self.stage.subscribe();
+        let (mut stage, mut sending) = (self.stage.subscribe(), self.sending.subscribe());
         let may_go_on = async {
             tokio::select! {
                 biased;
                 () = wait => {}
+                // Nothing is sent while another process takes over.
+                _ = sending.wait_for(|sending| *sending == Sending::Paused) => {}
                 () = endpoint::reached(&mut stage, Stage::Stopped) => {}
             }
         };

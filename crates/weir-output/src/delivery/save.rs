@@ -1,5 +1,6 @@
 //! An output stops delivering while another process takes over its queue and state, and continues if that fails.
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -80,10 +81,16 @@ impl Delivery {
     }
 
     /// During a hold: encodes the batches that were handed over, and returns the cumulative state, if there is one, and payloads that are
-    /// only in memory. The output can resume afterwards.
-    pub async fn save(&self) -> (Option<OutputState>, Vec<SavedQueue>) {
+    /// only in memory. The output can resume afterwards. Fails if the encoder is too slow: what it has would be in neither process.
+    pub async fn save(&self) -> io::Result<(Option<OutputState>, Vec<SavedQueue>)> {
         let shared = &self.shared;
-        self.save_encoder().await;
+        if !self.save_encoder().await {
+            let name = &self.name;
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("the output {name} did not encode what it had in time"),
+            ));
+        }
         let mut queues = Vec::new();
         for (index, side) in shared.endpoints.iter().enumerate() {
             let payloads = shared
@@ -98,7 +105,7 @@ impl Delivery {
             });
         }
         queues.retain(|queue| !queue.payloads.is_empty());
-        (self.take_state(), queues)
+        Ok((self.take_state(), queues))
     }
 
     /// The output's current sums, if it has any, with the samples that are in them at least
@@ -108,19 +115,22 @@ impl Delivery {
             return None;
         }
         let samples = self.shared.encoder.encoded_until.load(Ordering::Acquire);
-        self.save_encoder().await;
+        self.save_encoder().await.then_some(())?;
         Some((self.kept_state()?, samples))
     }
 
-    async fn save_encoder(&self) {
+    /// False: it did not do so in time.
+    async fn save_encoder(&self) -> bool {
         let shared = &self.shared;
         let mut left = shared.encoder.saved.subscribe();
         left.borrow_and_update();
         shared.encoder.save_requested.store(true, Ordering::Release);
         shared.intake.arrived.notify_one();
-        if shared.clock.within(ENCODER_MAX, left.changed()).await.is_none() {
+        let is_saved = shared.clock.within(ENCODER_MAX, left.changed()).await.is_some();
+        if !is_saved {
             tracing::warn!(output = self.name, "the encoder did not save its state in time");
         }
+        is_saved
     }
 
     /// While it is held: closes what only one process can have open.

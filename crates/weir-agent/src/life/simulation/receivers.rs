@@ -670,7 +670,7 @@ impl Outputs {
             for sending in &self.sending {
                 let queues = self.receivers.runtime.block_on(async {
                     sending.delivery.pause(Duration::ZERO).await;
-                    sending.delivery.save().await.1
+                    sending.delivery.save().await.expect("no time passes").1
                 });
                 let samples = sending.left();
                 waiting.push(Waiting { queues, samples });
