@@ -41,6 +41,7 @@ mod influx;
 mod kept_sockets;
 mod kills;
 mod limits;
+mod losses;
 mod memory_ledger;
 mod merge;
 mod migrate_pages;
