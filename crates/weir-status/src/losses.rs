@@ -439,11 +439,20 @@ mod tests {
     /// Settings of each output and of each mapping.
     const OF_EACH: &[&str] = &["outputs", "enabled", "delta_expiry"];
     const COMMANDS_OF_OTHERS: &[&str] = &["ss ", "ulimit ", "journalctl ", "nstat "];
-    const COMMANDS: &[&str] = &[
-        "doctor", "explain", "merge", "status", "tail", "top", "upgrade",
-    ];
+    const COMMANDS: &[&str] = &["doctor", "explain", "merge", "status", "tail", "top", "upgrade"];
     /// Parts of a message, of a command and of the API, which are beside what is to be done.
-    const PARTS: &[&str] = &["T", "d:", "@", "+", "-", "e:", "/ready", "--match", "unknown", "weir_overflow"];
+    const PARTS: &[&str] = &[
+        "T",
+        "d:",
+        "@",
+        "+",
+        "-",
+        "e:",
+        "/ready",
+        "--match",
+        "unknown",
+        "weir_overflow",
+    ];
 
     /// Whether it can be entered or changed. What looks like it and does not exist sends people astray.
     fn can_be_acted_on(quoted: &str, of: &CounterInfo) -> bool {
@@ -457,7 +466,9 @@ mod tests {
         }
         let key = quoted.split([':', ' ']).next().unwrap_or_default();
         let of_outputs = OUTPUT_TYPES.iter().flat_map(|kind| leaves(kind.settings));
-        let of_groups = weir_config::GROUPS.iter().flat_map(|group| leaves(group.settings));
+        let of_groups = weir_config::GROUPS
+            .iter()
+            .flat_map(|group| leaves(group.settings));
         let of_merge = leaves(weir_config::Merge::SETTINGS).into_iter();
         let mut settings = of_groups.chain(of_outputs).chain(of_merge);
         let is_output = |name: &str| OUTPUT_TYPES.iter().any(|kind| kind.name == name);
@@ -465,7 +476,11 @@ mod tests {
             || OF_EACH.contains(&key)
             || key.strip_prefix("outputs.").is_some_and(is_output);
         let is_part = PARTS.contains(&quoted) || quoted.starts_with("weir_") || quoted.starts_with("docs/");
-        assert!(is_setting || is_part, "{}: there is no `{quoted}`", of.series.name);
+        assert!(
+            is_setting || is_part,
+            "{}: there is no `{quoted}`",
+            of.series.name
+        );
         is_setting
     }
 
@@ -473,7 +488,10 @@ mod tests {
     fn every_remedy_names_a_command_or_a_setting_and_only_those_that_exist() {
         for info in kinds().into_iter().filter(|info| !repeats_others(info)) {
             let quoted: Vec<&str> = info.advice().split('`').skip(1).step_by(2).collect();
-            let named = quoted.iter().filter(|quoted| can_be_acted_on(quoted, info)).count();
+            let named = quoted
+                .iter()
+                .filter(|quoted| can_be_acted_on(quoted, info))
+                .count();
             assert!(named > 0, "{}: {}", info.series.name, info.advice());
         }
     }

@@ -163,11 +163,11 @@ function LossList(props: { lost: Loss[]; books: Books; answers: Counted[]; secon
   );
 }
 
-function lossKey(loss: Loss): string {
+export function lossKey(loss: Loss): string {
   return `${loss.series} ${loss.labels.join(" ")}`;
 }
 
-function LossItem({ loss, count }: { loss: Loss; count: number }) {
+export function LossItem({ loss, count }: { loss: Loss; count: number }) {
   return (
     <li>
       <b>{counted(count, loss.unit)}</b>

@@ -47,7 +47,9 @@ impl Place {
 }
 
 fn pending(agent: &Agent, output: &str, place: &str) -> u64 {
-    agent.output(output)["points"]["pending_where"][place].as_u64().unwrap_or(0)
+    agent.output(output)["points"]["pending_where"][place]
+        .as_u64()
+        .unwrap_or(0)
 }
 
 /// Files whose name begins like this, in a directory and in those below it.
@@ -102,7 +104,9 @@ pub fn lives() -> Provoked {
         let on_disk = ["datadog", "influx"].map(|output| pending(&first, output, "disk"));
         let in_memory = first.output("graphite")["points"]["pending"].as_u64() > Some(0);
         let is_there = relayed && in_memory && on_disk.iter().all(|points| *points >= 10);
-        is_there.then_some(()).ok_or(format!("{on_disk:?}, {relayed}, {in_memory}"))
+        is_there
+            .then_some(())
+            .ok_or(format!("{on_disk:?}, {relayed}, {in_memory}"))
     });
     let books = place.path("state/books");
     let written = || std::fs::metadata(&books).and_then(|of| of.modified()).ok();
@@ -114,7 +118,11 @@ pub fn lives() -> Provoked {
     let long = place.config("bucket_width: LONG\n", "10d", SUMS);
     let second = place.start(&long);
     place.send("open:1:2:3|c\n");
-    let checkpoint = || files(&place.path("state"), "open-").into_iter().find(|path| path.extension().is_none());
+    let checkpoint = || {
+        files(&place.path("state"), "open-")
+            .into_iter()
+            .find(|path| path.extension().is_none())
+    };
     until("a checkpoint has it", || {
         let kept = checkpoint().and_then(|path| std::fs::read(path).ok());
         kept.is_some_and(|kept| String::from_utf8_lossy(&kept).contains("\"samples\":3,"))
@@ -137,7 +145,9 @@ pub fn lives() -> Provoked {
     }
     let status = third.status();
     let listeners = status["listeners"].as_array().unwrap();
-    let mut addresses = listeners.iter().filter_map(|of| of["address"].as_str()?.strip_prefix("tcp://"));
+    let mut addresses = listeners
+        .iter()
+        .filter_map(|of| of["address"].as_str()?.strip_prefix("tcp://"));
     let mut busy = TcpStream::connect(addresses.next().unwrap()).unwrap();
     let busy = std::thread::spawn(move || while busy.write_all(b"busy:1|c\n").is_ok() {});
     until("the client is read", || {
@@ -153,8 +163,5 @@ pub fn lives() -> Provoked {
     let last = std::fs::metadata(&path).unwrap().len() as usize - 1;
     flip(&path, last);
     let fourth = place.start(&place.config("bucket_width: LONG\ncontexts_max: 20\n", "1s", ""));
-    Provoked {
-        agent: fourth,
-        _kept: vec![Box::new(place.directory)],
-    }
+    Provoked::new(fourth, place.directory)
 }

@@ -3,6 +3,7 @@
 //! [`KINDS`] has all kinds. One that is declared and not in it fails the test, and so does one that is in it and not declared.
 
 mod lives;
+mod merges;
 mod outputs;
 mod senders;
 mod surfaces;
@@ -40,10 +41,18 @@ enum Scene {
     Threads,
     /// Processes after each other, with one state directory.
     Lives,
+    /// Merges of agents and of a log with faults.
+    Merge,
+    /// A merge with little memory.
+    SmallMerge,
+    /// A merge whose snapshot another version wrote.
+    OldMerge,
+    /// A merge whose output is behind, with a log that fails.
+    BehindMerge,
 }
 
 impl Scene {
-    const ALL: [Scene; 9] = [
+    const ALL: [Scene; 13] = [
         Scene::Senders,
         Scene::Connections,
         Scene::Origins,
@@ -53,7 +62,17 @@ impl Scene {
         Scene::Outputs,
         Scene::Threads,
         Scene::Lives,
+        Scene::Merge,
+        Scene::SmallMerge,
+        Scene::OldMerge,
+        Scene::BehindMerge,
     ];
+
+    /// Whether it is a merge, which has commands of its own.
+    fn is_merge(self) -> bool {
+        use Scene::{BehindMerge, Merge, OldMerge, SmallMerge};
+        matches!(self, Merge | SmallMerge | OldMerge | BehindMerge)
+    }
 
     /// `None`, with a line that says why, if it cannot be made on this machine.
     fn provoke(self) -> Option<Provoked> {
@@ -67,14 +86,27 @@ impl Scene {
             Scene::Outputs => Some(outputs::outputs()),
             Scene::Threads => threads::threads(),
             Scene::Lives => Some(lives::lives()),
+            Scene::Merge => Some(merges::faulty()),
+            Scene::SmallMerge => Some(merges::small()),
+            Scene::OldMerge => Some(merges::old()),
+            Scene::BehindMerge => Some(merges::behind()),
         }
     }
 }
 
-/// An agent with losses, and what has to stay until they were looked at.
+/// A process with losses, and what has to stay until they were looked at.
 struct Provoked {
-    agent: Agent,
+    admin: String,
     _kept: Vec<Box<dyn Any + Send>>,
+}
+
+impl Provoked {
+    fn new(agent: Agent, kept: impl Any + Send) -> Provoked {
+        Provoked {
+            admin: agent.admin.clone(),
+            _kept: vec![Box::new(agent), Box::new(kept)],
+        }
+    }
 }
 
 /// The number of a kind in its scene, at all places.
@@ -95,9 +127,6 @@ enum By {
     /// Not here: why. `weir-status` asserts the surfaces with a status that has it.
     Unprovoked(&'static str),
 }
-
-/// Only `weir merge` has it: `crates/weir/tests/alerts.rs` provokes those with an alert.
-const OF_MERGE: By = By::Unprovoked("no agent has it");
 
 /// Of an output to brokers.
 const NOT_READY: By = match cfg!(feature = "kafka") {
@@ -241,29 +270,29 @@ const KINDS: &[Kind] = &[
     ("weir_saved_state_outputs_reset_total", "", by(Scene::Lives, AtLeast(1))),
     ("weir_hand_overs_failed_total", "", by(Scene::Lives, Exactly(1))),
     ("weir_origin_source_failures_total", "", by(Scene::Origins, AtLeast(1))),
-    ("weir_fleet_agents_missing", "", OF_MERGE),
-    ("weir_fleet_shared_ids", "", OF_MERGE),
-    ("weir_fleet_late_records_total", "", OF_MERGE),
-    (QUARANTINED, "unreadable", OF_MERGE),
-    (QUARANTINED, "unpublished", OF_MERGE),
-    (QUARANTINED, "partitions", OF_MERGE),
-    (QUARANTINED, "clock", OF_MERGE),
-    (QUARANTINED, "future", OF_MERGE),
-    (QUARANTINED, "too_old", OF_MERGE),
-    (QUARANTINED, "shared_id", OF_MERGE),
-    (QUARANTINED, "too_many_agents", OF_MERGE),
-    (QUARANTINED, "too_many_streams", OF_MERGE),
-    ("weir_fleet_overflowed_states_total", "", OF_MERGE),
-    ("weir_fleet_dropped_states_total", "", OF_MERGE),
-    ("weir_fleet_too_large_series_total", "", OF_MERGE),
-    ("weir_fleet_missing_states", "", OF_MERGE),
-    ("weir_fleet_lost_states_total", "", OF_MERGE),
-    ("weir_fleet_log_errors_total", "", OF_MERGE),
-    ("weir_fleet_log_damaged_bytes_total", "", OF_MERGE),
-    ("weir_fleet_log_lost_frames_total", "", OF_MERGE),
-    ("weir_fleet_unreadable_snapshots", "", OF_MERGE),
-    ("weir_fleet_sent_deleted_results_total", "", OF_MERGE),
-    ("weir_fleet_not_corrected_series_total", "", OF_MERGE),
+    ("weir_fleet_agents_missing", "", by(Scene::Merge, AtLeast(1))),
+    ("weir_fleet_shared_ids", "", by(Scene::Merge, AtLeast(1))),
+    ("weir_fleet_late_records_total", "", by(Scene::Merge, AtLeast(1))),
+    (QUARANTINED, "unreadable", by(Scene::Merge, AtLeast(1))),
+    (QUARANTINED, "unpublished", By::Unprovoked("agents publish every record")),
+    (QUARANTINED, "partitions", by(Scene::Merge, AtLeast(1))),
+    (QUARANTINED, "clock", by(Scene::Merge, AtLeast(1))),
+    (QUARANTINED, "future", by(Scene::Merge, AtLeast(1))),
+    (QUARANTINED, "too_old", by(Scene::Merge, AtLeast(1))),
+    (QUARANTINED, "shared_id", by(Scene::Merge, AtLeast(1))),
+    (QUARANTINED, "too_many_agents", By::Unprovoked("it takes 200,000 agents")),
+    (QUARANTINED, "too_many_streams", By::Unprovoked("it takes 256 tenants")),
+    ("weir_fleet_overflowed_states_total", "", by(Scene::SmallMerge, AtLeast(1))),
+    ("weir_fleet_dropped_states_total", "", by(Scene::SmallMerge, AtLeast(1))),
+    ("weir_fleet_too_large_series_total", "", By::Unprovoked("agents publish no series of that size")),
+    ("weir_fleet_missing_states", "", by(Scene::Merge, AtLeast(1))),
+    ("weir_fleet_lost_states_total", "", by(Scene::Merge, AtLeast(1))),
+    ("weir_fleet_log_errors_total", "", by(Scene::BehindMerge, AtLeast(1))),
+    ("weir_fleet_log_damaged_bytes_total", "", by(Scene::Merge, AtLeast(1))),
+    ("weir_fleet_log_lost_frames_total", "", by(Scene::Merge, AtLeast(1))),
+    ("weir_fleet_unreadable_snapshots", "", by(Scene::OldMerge, AtLeast(1))),
+    ("weir_fleet_sent_deleted_results_total", "", by(Scene::BehindMerge, AtLeast(1))),
+    ("weir_fleet_not_corrected_series_total", "", by(Scene::Merge, AtLeast(1))),
 ];
 
 /// As [`KINDS`] names it. Relays have reasons of their own.
@@ -290,9 +319,9 @@ fn count(losses: &[&Listed]) -> u64 {
 }
 
 /// Waits until every kind of the scene is in the agent's list, with its number.
-fn wait_for_all(scene: Scene, agent: &Agent) {
+fn wait_for_all(scene: Scene, admin: &str) {
     until(&format!("the losses of {scene:?}"), || {
-        let list = surfaces::listed(&agent.admin);
+        let list = surfaces::listed(admin);
         let mut missing: Vec<String> = Vec::new();
         for (series, label, by) in KINDS {
             let By::Scene(of, number) = by else { continue };
@@ -332,7 +361,10 @@ fn faults(scene: Scene, surfaces: &Surfaces) -> Vec<String> {
             _ => {}
         }
     }
-    faults.into_iter().map(|fault| format!("{scene:?}: {fault}")).collect()
+    faults
+        .into_iter()
+        .map(|fault| format!("{scene:?}: {fault}"))
+        .collect()
 }
 
 #[test]
@@ -341,25 +373,31 @@ fn every_kind_of_loss_is_provoked_and_named_by_every_surface() {
     let table: BTreeSet<_> = KINDS.iter().map(|kind| (kind.0, kind.1.to_owned())).collect();
     assert_eq!(table, declared, "the table has every kind of loss");
     for info in kinds() {
-        let (_, _, by) = KINDS.iter().find(|kind| (kind.0, kind.1.to_owned()) == name(info)).unwrap();
+        let (_, _, by) = KINDS
+            .iter()
+            .find(|kind| (kind.0, kind.1.to_owned()) == name(info))
+            .unwrap();
         assert_eq!(matches!(by, By::Told(_)), repeats_others(info), "{info:?}");
     }
     let provoked: Vec<(Scene, Provoked)> = scope(|scope| {
         let running = Scene::ALL.map(|scene| {
             let provoke = move || {
                 let provoked = scene.provoke()?;
-                wait_for_all(scene, &provoked.agent);
+                wait_for_all(scene, &provoked.admin);
                 Some((scene, provoked))
             };
             scope.spawn(provoke)
         });
-        running.into_iter().filter_map(|scene| scene.join().unwrap()).collect()
+        running
+            .into_iter()
+            .filter_map(|scene| scene.join().unwrap())
+            .collect()
     });
-    let admins: Vec<&str> = provoked.iter().map(|(_, of)| &*of.agent.admin).collect();
+    let admins: Vec<&str> = provoked.iter().map(|(_, of)| &*of.admin).collect();
     let pages = surfaces::pages(&admins);
     let mut all = Vec::new();
     for ((scene, of), page) in provoked.iter().zip(pages) {
-        all.extend(faults(*scene, &Surfaces::look(&of.agent.admin, page)));
+        all.extend(faults(*scene, &Surfaces::look(&of.admin, scene.is_merge(), page)));
     }
     assert!(all.is_empty(), "{} faults:\n{}", all.len(), all.join("\n"));
 }

@@ -53,10 +53,7 @@ pub fn outputs() -> Provoked {
     agent.send("much:1e308|c\nmuch:1e308|c\nnegative:-5|c\nrefused:1|c\ntaken:1|c\n");
     agent.send("same.name:1|g\nsame-name:1|d\nmerged:1|g|#a.b:1\nmerged:1|g|#a-b:1\n");
     agent.send(format!("long:1|c|#tag:{long}\n"));
-    Provoked {
-        agent,
-        _kept: Vec::new(),
-    }
+    Provoked::new(agent, ())
 }
 
 /// A capture whose reader takes nothing.
@@ -66,7 +63,11 @@ fn deaf_capture(admin: &str) -> TcpStream {
     sockopt::set_socket_recv_buffer_size(&stream, 4096).unwrap();
     connect(&stream, &to).unwrap();
     let mut stream = TcpStream::from(stream);
-    write!(stream, "GET /api/v1/capture?for=10m HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    write!(
+        stream,
+        "GET /api/v1/capture?for=10m HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
+    .unwrap();
     stream
 }
 
@@ -125,7 +126,9 @@ pub fn memory() -> Provoked {
         };
         let dropped = |kind: &str, reason: &str| {
             let outputs = status["outputs"].as_array().unwrap();
-            outputs.iter().any(|of| of[kind]["dropped"][reason].as_u64() > Some(0))
+            outputs
+                .iter()
+                .any(|of| of[kind]["dropped"][reason].as_u64() > Some(0))
         };
         let missing = [
             ("contexts", number("limits/samples/memory") > 0),
@@ -138,11 +141,12 @@ pub fn memory() -> Provoked {
             ("relay", dropped("messages", "queue_full")),
             ("sums", dropped("points", "memory")),
         ];
-        let missing: Vec<&str> = missing.iter().filter(|(_, is_there)| !is_there).map(|(what, _)| *what).collect();
+        let missing: Vec<&str> = missing
+            .iter()
+            .filter(|(_, is_there)| !is_there)
+            .map(|(what, _)| *what)
+            .collect();
         missing.is_empty().then_some(()).ok_or(missing.join(", "))
     });
-    Provoked {
-        agent,
-        _kept: vec![Box::new((directory, deaf, capture, frames))],
-    }
+    Provoked::new(agent, (directory, deaf, capture, frames))
 }

@@ -175,7 +175,11 @@ pub fn senders() -> Provoked {
     let of = |scheme: &str| {
         let listeners = status["listeners"].as_array().unwrap();
         let addresses = listeners.iter().filter_map(|of| of["address"].as_str());
-        addresses.filter_map(|of| of.strip_prefix(scheme)).next().unwrap().to_owned()
+        addresses
+            .filter_map(|of| of.strip_prefix(scheme))
+            .next()
+            .unwrap()
+            .to_owned()
     };
     let tcp = of("tcp://");
     let socket = UnixDatagram::unbound().unwrap();
@@ -217,10 +221,7 @@ pub fn senders() -> Provoked {
         own.send_to(b"dropped:1|c", agent.address()).unwrap();
     }
     agent.signal("-CONT");
-    Provoked {
-        agent,
-        _kept: vec![Box::new(directory)],
-    }
+    Provoked::new(agent, directory)
 }
 
 /// An agent with few descriptors that takes TLS.
@@ -258,8 +259,12 @@ pub fn connections() -> Provoked {
         listener(of_tcp, "connections_refused_limit") > 0
     });
     let other = from("127.0.0.2", &tcp);
-    until("one makes room", || listener(of_tcp, "connections_closed_crowded") == 1);
-    let streams: Vec<UnixStream> = (0..60).map(|_| UnixStream::connect(at("stream")).unwrap()).collect();
+    until("one makes room", || {
+        listener(of_tcp, "connections_closed_crowded") == 1
+    });
+    let streams: Vec<UnixStream> = (0..60)
+        .map(|_| UnixStream::connect(at("stream")).unwrap())
+        .collect();
     until("all are taken", || {
         listener(of_stream, "connections_refused_limit") > 0
     });
@@ -271,7 +276,9 @@ pub fn connections() -> Provoked {
     let limit = |soft: &str| {
         let process = agent.id().to_string();
         let mut command = Command::new("prlimit");
-        let set = command.args(["--pid", &process, &format!("--nofile={soft}:")]).status();
+        let set = command
+            .args(["--pid", &process, &format!("--nofile={soft}:")])
+            .status();
         assert!(set.expect("prlimit of util-linux is needed").success());
     };
     let before = UnixStream::connect(at("stream")).unwrap();
@@ -280,10 +287,7 @@ pub fn connections() -> Provoked {
     let waits = UnixStream::connect(at("stream")).unwrap();
     agent.wait_for("accept");
     limit("160");
-    Provoked {
-        agent,
-        _kept: vec![Box::new((directory, before, waits))],
-    }
+    Provoked::new(agent, (directory, before, waits))
 }
 
 /// A source of tags that never answers, one that is missing, and a list of allowed origins without this process.
@@ -312,10 +316,7 @@ pub fn origins() -> Provoked {
         let dropped = &agent.status()["total"]["packets"]["dropped"];
         dropped["origin_not_allowed"].as_u64() > Some(0)
     });
-    Provoked {
-        agent,
-        _kept: vec![Box::new((directory, docker, held))],
-    }
+    Provoked::new(agent, (directory, docker, held))
 }
 
 /// In a process namespace of its own, in which this process has no number.
@@ -326,14 +327,15 @@ pub fn namespace() -> Option<Provoked> {
         println!("skipped: process namespaces cannot be made here");
         return None;
     }
-    let script = format!("exec setpriv --pdeathsig KILL unshare {} \"$0\" \"$@\"", isolated.join(" "));
-    let config = "bucket_width: 1s\nworkers: 1\norigin_detection: true\nallowed_origins: ['container_id:none*']\n";
+    let script = format!(
+        "exec setpriv --pdeathsig KILL unshare {} \"$0\" \"$@\"",
+        isolated.join(" ")
+    );
+    let config =
+        "bucket_width: 1s\nworkers: 1\norigin_detection: true\nallowed_origins: ['container_id:none*']\n";
     let agent = Starter::by_shell(&script).config(config).socket().start();
     agent.send("unnamed:1|c\n");
-    Some(Provoked {
-        agent,
-        _kept: Vec::new(),
-    })
+    Some(Provoked::new(agent, ()))
 }
 
 /// Contexts beyond each limit: of a metric, of an origin, of a tag's values, and of all.
@@ -349,8 +351,5 @@ pub fn contexts() -> Provoked {
     send((0..1700).map(of_tag).collect());
     let of_all = |n: usize| format!("of.all{n}:1|{}|c:ci-u{}\n", ["c", "g"][n % 2], n % 9);
     send((0..1500).map(of_all).collect());
-    Provoked {
-        agent,
-        _kept: Vec::new(),
-    }
+    Provoked::new(agent, ())
 }

@@ -62,31 +62,43 @@ fn squeezed(text: &str) -> String {
         .collect()
 }
 
-/// What the surfaces of an agent show, and its list before and after: some numbers rise meanwhile.
+/// The screen of `weir top`, which is high enough for all.
+fn top(admin: &str) -> String {
+    let mut terminal = Terminal::weir(&["top", "--admin", admin], &[], 400, 240);
+    let screen = squeezed(&terminal.until_shown("Memory: "));
+    terminal.keys("q");
+    assert!(terminal.end().success());
+    screen
+}
+
+/// What the surfaces of a process show, and its list before and after: some numbers rise meanwhile.
 pub struct Surfaces {
     pub before: Vec<Listed>,
     after: Vec<Listed>,
     /// Squeezed.
     status: String,
-    doctor: String,
-    top: String,
+    doctor: Option<String>,
+    top: Option<String>,
     page: Option<Vec<String>>,
     metrics: String,
 }
 
 impl Surfaces {
-    pub fn look(admin: &str, page: Option<Vec<String>>) -> Surfaces {
+    pub fn look(admin: &str, is_merge: bool, page: Option<Vec<String>>) -> Surfaces {
         let before = listed(admin);
         let ask = |arguments: &[&str]| {
             let ran = run(&[arguments, &["--admin", admin]].concat(), &[]);
             squeezed(&(ran.stdout + &ran.stderr))
         };
-        let (status, doctor) = (ask(&["status"]), ask(&["doctor", "--no-send"]));
-        let mut terminal = Terminal::weir(&["top", "--admin", admin], &[], 400, 240);
-        let last = "Memory: ";
-        let top = squeezed(&terminal.until_shown(last));
-        terminal.keys("q");
-        assert!(terminal.end().success());
+        let status = match is_merge {
+            true => ask(&["merge", "status"]),
+            false => ask(&["status"]),
+        };
+        // Only agents have them.
+        let (doctor, top) = match is_merge {
+            true => (None, None),
+            false => (Some(ask(&["doctor", "--no-send"])), Some(top(admin))),
+        };
         Surfaces {
             status,
             doctor,
@@ -102,17 +114,30 @@ impl Surfaces {
     pub fn faults(&self, loss: &Listed) -> Vec<String> {
         let after = self.after.iter().find(|after| after.is(loss)).unwrap_or(loss);
         let mut faults = Vec::new();
-        let is_of_place = ["listener", "output"].iter().any(|key| loss.labels.iter().any(|(of, _)| of == key));
+        let is_of_place = ["listener", "output"]
+            .iter()
+            .any(|key| loss.labels.iter().any(|(of, _)| of == key));
         if is_of_place && loss.place.is_empty() {
             faults.push("it has no place".to_owned());
         }
         let remedies = [squeezed(&loss.remedy), squeezed(&after.remedy)];
         let (what, meaning) = (squeezed(&loss.what()), squeezed(&loss.meaning));
-        let place = if loss.place.is_empty() { "agent" } else { &*loss.place };
-        let at = if loss.place.is_empty() { String::new() } else { format!("at{}", squeezed(&loss.place)) };
+        let place = if loss.place.is_empty() {
+            "agent"
+        } else {
+            &*loss.place
+        };
+        let at = if loss.place.is_empty() {
+            String::new()
+        } else {
+            format!("at{}", squeezed(&loss.place))
+        };
         let mut check = |surface: &str, number: Option<u64>, least: f64| match number {
             Some(number) if (least..=after.count).contains(&(number as f64)) => {}
-            found => faults.push(format!("{surface}: {found:?}, not {} to {}, {loss:?}", least, after.count)),
+            found => faults.push(format!(
+                "{surface}: {found:?}, not {} to {}, {loss:?}",
+                least, after.count
+            )),
         };
         let in_list = |text: &str| {
             let tail = |rest: &str| {
@@ -125,17 +150,35 @@ impl Surfaces {
             number_after(text, &format!("{what}:"), &loss.unit, tail)
         };
         check("status", in_list(&self.status), loss.count);
-        check("top", in_list(&self.top), loss.count);
+        if let Some(top) = &self.top {
+            check("top", in_list(top), loss.count);
+        }
         let tail = |rest: &str| {
             let rest = rest.strip_prefix("sincethestart").unwrap_or(rest);
-            remedies.iter().any(|remedy| rest.starts_with(&format!(":{meaning}->{remedy}")))
+            remedies
+                .iter()
+                .any(|remedy| rest.starts_with(&format!(":{meaning}->{remedy}")))
         };
-        let doctor = number_after(&self.doctor, &format!("losses{}:", squeezed(place)), &loss.unit, tail);
-        check("doctor", doctor, loss.count);
-        let labels: Vec<(&str, &str)> = loss.labels.iter().map(|(key, value)| (&**key, &**value)).collect();
-        check("metrics", self.in_metrics(&loss.series, &labels).map(|value| value as u64), loss.count);
+        if let Some(doctor) = &self.doctor {
+            let number = number_after(doctor, &format!("losses{}:", squeezed(place)), &loss.unit, tail);
+            check("doctor", number, loss.count);
+        }
+        let labels: Vec<(&str, &str)> = loss
+            .labels
+            .iter()
+            .map(|(key, value)| (&**key, &**value))
+            .collect();
+        check(
+            "metrics",
+            self.in_metrics(&loss.series, &labels).map(|value| value as u64),
+            loss.count,
+        );
         if let Some(page) = &self.page {
-            let tail = |rest: &str| remedies.iter().any(|remedy| rest == format!("{at}:{meaning}{remedy}"));
+            let tail = |rest: &str| {
+                remedies
+                    .iter()
+                    .any(|remedy| rest == format!("{at}:{meaning}{remedy}"))
+            };
             let of_item = |item: &String| number_after(item, "", &loss.unit, tail);
             // It came first.
             let number = page.iter().find_map(of_item);

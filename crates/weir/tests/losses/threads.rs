@@ -143,12 +143,17 @@ pub fn threads() -> Option<Provoked> {
     let config = "bucket_width: 1s\nmemory: 16MiB\nworkers: 2\nsandbox: off\noutputs:\n  prometheus: {}\n  file: {path: /dev/null}\n";
     let agent = Starter::from(config).environment(&environment).socket().start();
     agent.send("first:1|c");
-    until("it is counted", || counted(&agent, "total.messages.accepted") == 1);
+    until("it is counted", || {
+        counted(&agent, "total.messages.accepted") == 1
+    });
 
     let stopped = StoppedThread::of(&agent, "history")?;
     until("the history is behind", || {
         let lines = (0..200).map(|number| format!("series{number}:1|g|#long:{}\n", "x".repeat(300)));
-        lines.collect::<Vec<_>>().chunks(20).for_each(|lines| agent.send(lines.concat()));
+        lines
+            .collect::<Vec<_>>()
+            .chunks(20)
+            .for_each(|lines| agent.send(lines.concat()));
         counted(&agent, "history.behind") > 0
     });
     drop(stopped);
@@ -167,7 +172,9 @@ pub fn threads() -> Option<Provoked> {
         set(directory.path(), "RECEIVE_FAULT", i64::from(error));
         until("a call has failed", || {
             agent.send("received:1|c");
-            agent.status()["listeners"].to_string().contains(&format!("\"{reason}\":1"))
+            agent.status()["listeners"]
+                .to_string()
+                .contains(&format!("\"{reason}\":1"))
         });
     }
     set(directory.path(), "CLOCK_OFFSET", -100_000);
@@ -176,8 +183,5 @@ pub fn threads() -> Option<Provoked> {
         counted(&agent, "clock.set_back") > 0
     });
     set(directory.path(), "NO_CLOCK", 1);
-    Some(Provoked {
-        agent,
-        _kept: vec![Box::new(directory)],
-    })
+    Some(Provoked::new(agent, directory))
 }
