@@ -1,6 +1,6 @@
 //! Losses that senders cause.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -14,7 +14,7 @@ use weir_sketch::Sketch;
 use crate::columns::{address as columns_of, now, post, row};
 use crate::support::place::replace_by_a_file;
 use crate::support::tls::Authority;
-use crate::support::{Agent, Starter, until};
+use crate::support::{Agent, PATIENCE, Starter, until};
 
 use super::Provoked;
 
@@ -165,7 +165,7 @@ pub fn senders() -> Provoked {
     let config = format!(
         "bucket_width: 1s\nworkers: 1\nsandbox: off\nreceive_buffer: 8KiB\nuds: [{}]\nuds_stream: [{}]\ntcp: ['127.0.0.1:0']\ntcp_framing: length\n\
          http: 127.0.0.1:0\nstate_path: {}\nallowed_networks: [127.0.0.2/32]\nrate_limit_per_address: 1000\norigin_client: true\norigin_docker: []\n\
-         origin_containerd: []\nper_listener:\n- listener: uds\n  eol_required: true\n  gauge_deltas: true\n",
+         origin_containerd: []\neol_required: [uds]\nper_listener:\n- listener: uds\n  gauge_deltas: true\n",
         at("datagrams").display(),
         at("stream").display(),
         at("state").display(),
@@ -224,6 +224,37 @@ pub fn senders() -> Provoked {
     Provoked::new(agent, directory)
 }
 
+/// A connection to an admin server that stays open.
+struct KeptAdmin(BufReader<TcpStream>);
+
+impl KeptAdmin {
+    fn connect(admin: &str) -> KeptAdmin {
+        let stream = TcpStream::connect(admin).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        KeptAdmin(BufReader::new(stream))
+    }
+
+    fn losses(&mut self) -> String {
+        let request = b"GET /api/v1/losses HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        self.0.get_mut().write_all(request).unwrap();
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line).unwrap();
+            if line.trim().is_empty() {
+                break;
+            }
+            let lower = line.to_ascii_lowercase();
+            length = lower
+                .strip_prefix("content-length:")
+                .map_or(length, |of| of.trim().parse().unwrap());
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        String::from_utf8(body).unwrap()
+    }
+}
+
 /// An agent with few descriptors that takes TLS.
 pub fn connections() -> Provoked {
     let directory = tempfile::tempdir().unwrap();
@@ -272,7 +303,9 @@ pub fn connections() -> Provoked {
     until("they have ended", || {
         listener(of_tcp, "connections") + listener(of_stream, "connections") == 0
     });
-    // Until a connection was made, none can be: the process may open no more than it has.
+    // What was accepted before is answered after the process may open no more.
+    let mut admin = KeptAdmin::connect(&agent.admin);
+    assert!(admin.losses().contains("weir_"));
     let limit = |soft: &str| {
         let process = agent.id().to_string();
         let mut command = Command::new("prlimit");
@@ -281,13 +314,13 @@ pub fn connections() -> Provoked {
             .status();
         assert!(set.expect("prlimit of util-linux is needed").success());
     };
-    let before = UnixStream::connect(at("stream")).unwrap();
-    until("it is taken", || listener(of_stream, "connections") == 1);
     limit("3");
     let waits = UnixStream::connect(at("stream")).unwrap();
-    agent.wait_for("accept");
+    until("it cannot be accepted", || {
+        admin.losses().contains("weir_accept_pauses_total")
+    });
     limit("160");
-    Provoked::new(agent, (directory, before, waits))
+    Provoked::new(agent, (directory, waits))
 }
 
 /// A source of tags that never answers, one that is missing, and a list of allowed origins without this process.
