@@ -584,11 +584,15 @@ fn every_kind_of_loss_is_provoked_and_named_by_every_surface() {
             .iter()
             .find(|kind| (kind.0, kind.1.to_owned()) == name(info))
             .unwrap();
-        assert_eq!(matches!(by, By::Told(_)), repeats_others(info), "{info:?}");
+        assert!(!matches!(by, By::Told(_)) || repeats_others(info), "{info:?}");
+        if let By::Unprovoked(why) = by {
+            println!("not provoked: {:?}: {why}", name(info));
+        }
     }
     let provoked: Vec<(Scene, Provoked)> = scope(|scope| {
         let running = Scene::ALL.map(|scene| {
             let provoke = move || {
+                if std::env::var("SCENE").is_ok_and(|only| !only.split(',').any(|one| one == format!("{scene:?}"))) { return None; }
                 let provoked = scene.provoke()?;
                 wait_for_all(scene, &provoked.admin);
                 Some((scene, provoked))

@@ -53,7 +53,7 @@ pub fn outputs() -> Provoked {
     let long = "x".repeat(600);
     // One datagram is in one bucket.
     agent.send("much:1e308|c\nmuch:1e308|c\nnegative:-5|c\nrefused:1|c\ntaken:1|c\n");
-    agent.send("same.name:1|g\nsame-name:1|d\nmerged:1|g|#a.b:1\nmerged:1|g|#a-b:1\n");
+    agent.send("same.name:1|g\nup:1|g\nsame-name:1|d\nmerged:1|g|#a.b:1\nmerged:1|g|#a-b:1\n");
     agent.send(format!("long:1|c|#tag:{long}\n"));
     Provoked::new(agent, ())
 }
@@ -116,7 +116,7 @@ pub fn memory() -> Provoked {
         let kinds = ["c", "g", "c"];
         // Of a name that comes again an alias is made, for which there is no room; where new names found none, older ones do.
         for from in [sent, sent, sent / 3, sent / 2] {
-            let line = |n: usize| format!("flood.of.names{n}:1|{}|#long:{long}{n}\n", kinds[n % 3]);
+            let line = |n: usize| format!("flood.of.names{n}.{long}:1|{}\n", kinds[n % 3]);
             send_all(&agent, (from..from + 200).map(line).collect());
         }
         (0..4).for_each(|_| agent.send(&histogram));
@@ -191,12 +191,6 @@ impl Place {
     }
 }
 
-fn pending(agent: &Agent, output: &str, place: &str) -> u64 {
-    agent.output(output)["points"]["pending_where"][place]
-        .as_u64()
-        .unwrap_or(0)
-}
-
 /// Files whose name begins like this, in a directory and in those below it.
 fn files(directory: &Path, beginning: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -246,7 +240,10 @@ pub fn lives() -> Provoked {
     }
     until("an output has it in memory, and two on disk", || {
         let relayed = first.output("relay")["messages"]["pending"].as_u64() > Some(0);
-        let on_disk = ["datadog", "influx"].map(|output| pending(&first, output, "disk"));
+        let on_disk = ["datadog", "influx"].map(|output| first.points(output)).map(|books| match books.to_write {
+            0 => books.pending,
+            _ => 0,
+        });
         let in_memory = first.output("graphite")["points"]["pending"].as_u64() > Some(0);
         let is_there = relayed && in_memory && on_disk.iter().all(|points| *points >= 10);
         is_there

@@ -330,7 +330,7 @@ pub fn origins() -> Provoked {
     let docker = UnixListener::bind(at("docker")).unwrap();
     let config = format!(
         "bucket_width: 1s\nworkers: 1\norigin_detection: true\norigin_client: true\norigin_docker: ['{}']\norigin_containerd: ['{}']\n\
-         rate_limit_per_origin: 20000\n",
+         rate_limit_per_origin: 200000\n",
         at("docker").display(),
         at("none").display(),
     );

@@ -131,7 +131,7 @@ fn counted(agent: &Agent, path: &str) -> u64 {
 fn pass_on(agent: &Agent) {
     let text = "x".repeat(7000);
     let tag = "x".repeat(4000);
-    for number in 0..700 {
+    for number in 0..400 {
         agent.send(format!("_e{{5,7000}}:event|{text}"));
         agent.send(format!("_sc|check|1|m:{text}"));
         for part in 0..3 {
@@ -140,13 +140,13 @@ fn pass_on(agent: &Agent) {
     }
 }
 
-pub fn threads() -> Option<Provoked> {
+pub(super) fn threads() -> Option<Provoked> {
     let directory = tempfile::tempdir().unwrap();
     let library = preloaded(directory.path(), FAULTS);
     let files = FAULT_FILES.map(|name| directory.path().join(name).display().to_string());
     let mut environment = vec![("LD_PRELOAD", &*library)];
     environment.extend(FAULT_FILES.into_iter().zip(files.iter().map(String::as_str)));
-    let config = "bucket_width: 1s\nmemory: 16MiB\nworkers: 2\nsandbox: off\noutputs:\n  prometheus: {}\n  file: {path: /dev/null}\n";
+    let config = "bucket_width: 1s\nmemory: 16MiB\nworkers: 2\nsandbox: off\n";
     let agent = Starter::from(config).environment(&environment).socket().start();
     agent.send("first:1|c");
     until("it is counted", || {
@@ -206,12 +206,12 @@ fn running(directory: tempfile::TempDir, rest: &str) -> Provoked {
 
 fn append(log: &Path, bytes: &[u8]) {
     let mut log = FileLog::open(log, 1, weir_log::unix_milliseconds).unwrap();
-    log.append(0, 1, bytes).unwrap();
+    log.append(0, weir_log::unix_milliseconds(), bytes).unwrap();
 }
 
 /// Agents that end, share an id, lose records, are late, have a wrong clock, or divide their series in another way; a log with a damaged
 /// record and one that is none.
-pub fn faulty() -> Provoked {
+pub(super) fn faulty() -> Provoked {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");
     let mut fleet = faulty_fleet(&log);
@@ -245,7 +245,7 @@ pub fn faulty() -> Provoked {
 }
 
 /// A merge with little memory.
-pub fn small() -> Provoked {
+pub(super) fn small() -> Provoked {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
     let mut agent = Publishing::new(1, 1);
@@ -260,14 +260,14 @@ pub fn small() -> Provoked {
 }
 
 /// A merge that cannot read where it was.
-pub fn old() -> Provoked {
+pub(super) fn old() -> Provoked {
     let directory = tempfile::tempdir().unwrap();
     unreadable_snapshot(&directory.path().join("log"));
     running(directory, "")
 }
 
 /// Results were deleted before the output had them, and the log cannot be read any more.
-pub fn behind() -> Provoked {
+pub(super) fn behind() -> Provoked {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");
     without_first_results(&log);
