@@ -22,7 +22,12 @@ try {
     const page = await browser.newPage();
     await page.goto(`http://${admin}/#/overview`);
     const losses = page.locator("section[aria-label=losses] li");
-    await losses.first().waitFor({ state: "attached", timeout: 60_000 });
+    await losses
+      .first()
+      .waitFor({ state: "attached", timeout: 60_000 })
+      .catch(async (error) => {
+        throw new Error(`${admin}: ${error.message}: ${await page.locator("body").innerText()}`);
+      });
     texts.push(await losses.allTextContents());
     await page.close();
   }

@@ -260,7 +260,7 @@ const KINDS: &[Kind] = &[
     (ITEMS, "message queue_full", by(Scene::Memory, AtLeast(1))),
     (ITEMS, "message too_long", by(Scene::Outputs, Exactly(1))),
     (ITEMS, "message shutdown", by(Scene::Lives, AtLeast(1))),
-    ("weir_scrape_renamed_metrics", "", by(Scene::Outputs, Exactly(1))),
+    ("weir_scrape_renamed_metrics", "", by(Scene::Outputs, Exactly(2))),
     ("weir_scrape_merged_points_total", "", by(Scene::Outputs, AtLeast(1))),
     ("weir_saved_state_undelivered_samples_total", "", by(Scene::Lives, AtLeast(1))),
     ("weir_saved_state_refused_contexts_total", "", by(Scene::Lives, AtLeast(1))),
@@ -329,7 +329,7 @@ fn listed(admin: &str) -> Vec<Listed> {
 
 /// The texts of the losses on the page of each agent. `None`: the page was not built.
 fn pages(admins: &[&str]) -> Vec<Option<Vec<String>>> {
-    if !get(admins[0], "/").1.contains("<script") {
+    if get(admins[0], "/page.js").0 != 200 {
         println!("skipped: the page of losses: it is not built (make page)");
         return vec![None; admins.len()];
     }
@@ -592,7 +592,6 @@ fn every_kind_of_loss_is_provoked_and_named_by_every_surface() {
     let provoked: Vec<(Scene, Provoked)> = scope(|scope| {
         let running = Scene::ALL.map(|scene| {
             let provoke = move || {
-                if std::env::var("SCENE").is_ok_and(|only| !only.split(',').any(|one| one == format!("{scene:?}"))) { return None; }
                 let provoked = scene.provoke()?;
                 wait_for_all(scene, &provoked.admin);
                 Some((scene, provoked))

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
 use crate::delivery::intake::request;
 use crate::support::hand_over::{PROTOCOL, Peer, SOCKETS_END};
-use crate::support::{Agent, Starter, until};
+use crate::support::{Agent, Starter, get, until};
 
 use super::Provoked;
 
@@ -55,6 +55,11 @@ pub fn outputs() -> Provoked {
     agent.send("much:1e308|c\nmuch:1e308|c\nnegative:-5|c\nrefused:1|c\ntaken:1|c\n");
     agent.send("same.name:1|g\nup:1|g\nsame-name:1|d\nmerged:1|g|#a.b:1\nmerged:1|g|#a-b:1\n");
     agent.send(format!("long:1|c|#tag:{long}\n"));
+    // Metrics get their names when somebody reads them.
+    until("names are distinct", || {
+        get(&agent.admin, "/metrics");
+        agent.status()["scrape"]["renamed_metrics"].as_u64() > Some(1)
+    });
     Provoked::new(agent, ())
 }
 
@@ -97,9 +102,17 @@ pub fn memory() -> Provoked {
         deaf.local_addr().unwrap()
     );
     let agent = Starter::from(&config).socket().start();
-    let values: Vec<String> = (0..500).map(|value| value.to_string()).collect();
-    let histogram = format!("known.histogram:{}|h\n", values.join(":"));
-    agent.send(&histogram);
+    // Distributions that are known before there is no memory, and grow then: each value has a bin of its own.
+    let values: Vec<String> = (0..500)
+        .map(|value| format!("{}e{}", value % 9 + 1, value / 9))
+        .collect();
+    let growing: Vec<String> = (0..400)
+        .map(|number| format!("known{number}:{}|d\n", values.join(":")))
+        .collect();
+    send_all(
+        &agent,
+        (0..400).map(|number| format!("known{number}:1|d\n")).collect(),
+    );
     let capture = deaf_capture(&agent.admin);
     // Frames that are begun and never end.
     let frame = [&60_000_u32.to_le_bytes()[..], &[b'x'; 50_000]].concat();
@@ -119,9 +132,11 @@ pub fn memory() -> Provoked {
             let line = |n: usize| format!("flood.of.names{n}.{long}:1|{}\n", kinds[n % 3]);
             send_all(&agent, (from..from + 200).map(line).collect());
         }
-        (0..4).for_each(|_| agent.send(&histogram));
         sent += 200;
         let status = agent.status();
+        if status["rows"]["bodies_squeezed"].as_u64() == Some(0) {
+            growing.iter().for_each(|line| agent.send(line));
+        }
         let number = |path: &str| {
             let at = path.split('/').fold(&status, |value, name| &value[name]);
             at.as_u64().unwrap_or(0)
@@ -154,7 +169,6 @@ pub fn memory() -> Provoked {
 }
 
 const SEGMENT_HEAD: usize = 16;
-const RECORD_HEAD: usize = 36;
 
 /// Where all processes live, and the settings that they have in common.
 struct Place {
@@ -240,10 +254,12 @@ pub fn lives() -> Provoked {
     }
     until("an output has it in memory, and two on disk", || {
         let relayed = first.output("relay")["messages"]["pending"].as_u64() > Some(0);
-        let on_disk = ["datadog", "influx"].map(|output| first.points(output)).map(|books| match books.to_write {
-            0 => books.pending,
-            _ => 0,
-        });
+        let on_disk = ["datadog", "influx"]
+            .map(|output| first.points(output))
+            .map(|books| match books.to_write {
+                0 => books.pending,
+                _ => 0,
+            });
         let in_memory = first.output("graphite")["points"]["pending"].as_u64() > Some(0);
         let is_there = relayed && in_memory && on_disk.iter().all(|points| *points >= 10);
         is_there
@@ -299,9 +315,11 @@ pub fn lives() -> Provoked {
     third.end();
     busy.join().unwrap();
 
-    // The first record of one queue has a damaged head, that of the other a damaged body.
+    // The first record of one queue has a damaged head; of the other the last one, which is read first, a damaged body.
     flip(&segment(&place.path("datadog")), SEGMENT_HEAD);
-    flip(&segment(&place.path("influx")), SEGMENT_HEAD + RECORD_HEAD);
+    let path = segment(&place.path("influx"));
+    let last = std::fs::metadata(&path).unwrap().len() as usize - 1;
+    flip(&path, last);
     let fourth = place.start(&place.config("bucket_width: LONG\ncontexts_max: 20\n", "1s", ""));
     Provoked::new(fourth, place.directory)
 }

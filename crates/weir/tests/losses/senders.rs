@@ -330,17 +330,36 @@ pub fn origins() -> Provoked {
     let docker = UnixListener::bind(at("docker")).unwrap();
     let config = format!(
         "bucket_width: 1s\nworkers: 1\norigin_detection: true\norigin_client: true\norigin_docker: ['{}']\norigin_containerd: ['{}']\n\
-         rate_limit_per_origin: 200000\n",
+         rate_limit_per_origin: 1000000\n",
         at("docker").display(),
         at("none").display(),
     );
     let agent = Starter::from(&config).socket().start();
     // It takes the connection and says nothing.
     let (held, _) = docker.accept().unwrap();
-    let line = format!("waits:1|c|c:ci-slow|#long:{}\n", "x".repeat(6000));
-    for _ in 0..400 {
-        agent.send(&line);
-    }
+    // Each round brings a container of its own, and more than may wait.
+    let mut container = 0;
+    let long = "x".repeat(6000);
+    until(
+        "messages wait at the end of a bucket, and more than there is room for",
+        || {
+            container += 1;
+            for _ in 0..200 {
+                agent.send(format!("waits:1|c|c:ci-{container}|#long:{long}\n"));
+            }
+            let status = agent.status();
+            let of = |name: &str| status["origin"][name].as_u64().unwrap_or(0);
+            let found = (of("waited_in_vain"), of("no_room_to_wait"));
+            (found.0 > 0 && found.1 > 0)
+                .then_some(())
+                .ok_or(format!("{found:?}"))
+        },
+    );
+    until("this process is above its rate", || {
+        (0..200).for_each(|_| agent.send(&long));
+        let dropped = &agent.status()["total"]["packets"]["dropped"];
+        dropped["origin_rate_limited"].as_u64() > Some(0)
+    });
     // Another list admits nobody.
     agent.rewrite(&format!("{config}allowed_origins: ['container_id:none*']\n"));
     agent.signal("-HUP");
@@ -360,10 +379,7 @@ pub fn namespace() -> Option<Provoked> {
         println!("skipped: process namespaces cannot be made here");
         return None;
     }
-    let script = format!(
-        "exec setpriv --pdeathsig KILL unshare {} \"$0\" \"$@\"",
-        isolated.join(" ")
-    );
+    let script = format!("exec unshare {} \"$0\" \"$@\"", isolated.join(" "));
     let config =
         "bucket_width: 1s\nworkers: 1\norigin_detection: true\nallowed_origins: ['container_id:none*']\n";
     let agent = Starter::by_shell(&script).config(config).socket().start();
