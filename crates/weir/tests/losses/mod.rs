@@ -119,7 +119,7 @@ enum Number {
 
 use Number::{AtLeast, Exactly};
 
-/// How a kind is provoked.
+/// The provocation of a kind.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Scene(Scene, Number),
@@ -358,7 +358,7 @@ fn top(admin: &str) -> String {
     screen
 }
 
-/// What the surfaces of a process show, and its list before and after: some numbers rise meanwhile.
+/// The texts of all surfaces of a process, and its list before and after: some numbers rise meanwhile.
 struct Surfaces {
     before: Vec<Listed>,
     after: Vec<Listed>,
@@ -397,7 +397,7 @@ impl Surfaces {
         }
     }
 
-    /// What is missing about a loss.
+    /// The faults of the surfaces about a loss.
     fn faults(&self, loss: &Listed) -> Vec<String> {
         let after = self.after.iter().find(|after| after.is(loss)).unwrap_or(loss);
         let mut faults = Vec::new();
@@ -542,7 +542,7 @@ fn wait_for_all(scene: Scene, admin: &str) {
     });
 }
 
-/// What is wrong with a scene's surfaces.
+/// The faults of the surfaces of a scene.
 fn faults(scene: Scene, surfaces: &Surfaces) -> Vec<String> {
     let mut faults = Vec::new();
     for (series, label, by) in KINDS {

@@ -272,7 +272,7 @@ pub fn lives() -> Provoked {
     until("its books are written again", || written() > before);
     kill(first);
 
-    // What the checkpoint of the second has is damaged.
+    // The second process leaves a damaged checkpoint.
     let long = place.config("bucket_width: LONG\n", "10d", SUMS);
     let second = place.start(&long);
     place.send("open:1:2:3|c\n");

@@ -303,7 +303,7 @@ pub fn connections() -> Provoked {
     until("they have ended", || {
         listener(of_tcp, "connections") + listener(of_stream, "connections") == 0
     });
-    // What was accepted before is answered after the process may open no more.
+    // A connection that was accepted before is answered after the process may open no more.
     let mut admin = KeptAdmin::connect(&agent.admin);
     assert!(admin.losses().contains("weir_"));
     let limit = |soft: &str| {
