@@ -78,6 +78,11 @@ networkPolicy:
 admin: { port: 9127, hosts: [weir.example.org] }
 VALUES
 has 'containerPort: 9127'; has 'kubernetes.io/metadata.name: monitoring'; has 'port: admin, protocol: TCP'
+# A command in the pod looks for the agent at the port of the chart: nobody listens there now.
+has 'value: /etc/weir/weir.yaml'
+if [ -n "$weir" ]; then
+  ! env -i WEIR_CONFIG="$work/weir.yaml" "$weir" status >"$work/log" 2>&1 && grep -q ':9127' "$work/log" || { cat "$work/log"; fail "a command does not find the port"; }
+fi
 case_of "network alone" "ConfigMap DaemonSet NetworkPolicy Service Service ServiceAccount" --set networkPolicy.enabled=true
 has_not 'port: admin, protocol: TCP'
 case_of "network and scrape" "ConfigMap DaemonSet NetworkPolicy Service Service ServiceAccount ServiceMonitor" \
@@ -131,6 +136,7 @@ refused 'port' --set udp.port=70000
 refused 'kubeletRight' --set origin.kubeletRight=all
 refused 'hostDirectory' --set socket.hostDirectory=relative
 refused 'internalTrafficPolicy' --set service.internalTrafficPolicy=Sometimes
+refused 'config.outputs.prometheus.enabled' --set serviceMonitor.enabled=true,config.outputs.prometheus.enabled=false
 refused 'log.brokers' --set merge.enabled=true
 refused 'merge.config.admin' --set 'merge.enabled=true,merge.config.admin=x,merge.config.log.brokers={kafka:9092}'
 refused 'config.udp' --set 'config.udp={0.0.0.0:1}'

@@ -42,7 +42,7 @@ function Page() {
     ...Object.fromEntries(VIEWS.map(([view], at) => [String(at + 1), () => open(view)])),
   });
   // A merge has no books per second, only its status.
-  const merge = usePolled<Status>(live.connected ? undefined : "status", {}, 2);
+  const merge = usePolled<Status>(live.connected ? undefined : "status", { losses: 1 }, 2);
   const fleet = live.connected ? undefined : merge.data?.fleet;
   if (merge.data && fleet) {
     return (

@@ -89,7 +89,7 @@ counters! {
         /// Ends of buckets at which the bucket before was not handed over yet: the open bucket goes on, with its timestamp, and has the
         /// samples of the next one too.
         BucketsJoined = SeriesSpec::counter("weir_buckets_joined_total", "flush.buckets_joined", "buckets"),
-            Significance::Problem("Merging and encoding take longer than a bucket: give weir more CPU, or disable outputs. Sums are right, at a coarser resolution.");
+            Significance::Problem("Merging and encoding take longer than a bucket: give weir more CPU (`cpu`), or disable `outputs`. Sums are right, at a coarser resolution.");
     }
 }
 

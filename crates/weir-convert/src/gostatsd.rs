@@ -49,6 +49,9 @@ pub fn convert(text: &str) -> Result<Converted, ConvertError> {
     converter.draft.set_list("histogram_aggregates", &aggregates);
     converter.backends(&entries);
     converter.filters(&entries);
+    if converter.has_hosts && !converter.ignores_host {
+        converter.skip(converter.host_line.unwrap_or(1), HOSTS);
+    }
     let shared = if converter.has_upper_pct {
         &converter.percentiles[..]
     } else {
@@ -74,6 +77,9 @@ struct Converter {
     percentiles: Vec<String>,
     /// Messages say of which host they are, and nothing else does.
     ignores_host: bool,
+    /// The line that says so or not, or that of a backend whose series have a host.
+    host_line: Option<usize>,
+    has_hosts: bool,
     left: Vec<Unconverted>,
 }
 
@@ -99,9 +105,7 @@ impl Converter {
             "expiry-interval" | "expiry-interval-counter" => self.duration("counter_expiry", key, text),
             "ignore-host" => {
                 self.ignores_host = text == "true";
-                if !self.ignores_host {
-                    self.skip(key.line, "ignore-host: the address of a sender is not used as host; a message names one by the tag host");
-                }
+                self.host_line = Some(key.line);
             }
             "server-mode" if text == "standalone" => {}
             "server-mode" => {
@@ -191,6 +195,12 @@ impl Converter {
         for backend in backends {
             let table = entries.iter().find(|(key, _)| key.text == backend);
             let options = table.map_or(&[][..], |(_, node)| map(node));
+            let mode = options.iter().find(|(key, _)| key.text == "mode");
+            let has_tags = mode.is_none_or(|(_, node)| scalar(node) == Some("tags"));
+            if ["datadog", "influxdb"].contains(&&*backend) || backend == "graphite" && has_tags {
+                self.has_hosts = true;
+                self.host_line = self.host_line.or(table.map(|(key, _)| key.line));
+            }
             match backend.as_str() {
                 "graphite" => {
                     if let Some((key, _)) = table {
@@ -504,6 +514,9 @@ fn means_the_same(key: &str, value: &str) -> bool {
     }
 }
 
+/// Said unless `ignore-host` is set, of series with a host.
+const HOSTS: &str = "ignore-host: gostatsd gives a series the address of its sender as host, weir its own `hostname`; a message names another by the tag host";
+
 /// Said of a table of Graphite.
 const GAUGES: &str = "graphite: of several values of a gauge in packets that it reads together, gostatsd keeps the first; here the last counts";
 
@@ -557,7 +570,10 @@ mod tests {
         let messages: Vec<&str> = converted.left.iter().map(|left| left.message.as_str()).collect();
         assert_eq!(
             messages,
-            ["disabled-sub-metrics.meen: is not known; did you mean mean?"]
+            [
+                HOSTS,
+                "disabled-sub-metrics.meen: is not known; did you mean mean?"
+            ]
         );
     }
 
@@ -566,7 +582,7 @@ mod tests {
         let text = "label-tag-regex='x'\nannotation-tag-regex='x'\nkubeconfig-path='/x'\nkube-api-qps=1\nnode-name='n'\nwatch-cluster=true\nuser-agent='x'\njson=true\n\
                     heartbeat-enabled=false\nflush-aligned=true\n";
         let converted = convert(text).unwrap();
-        assert_eq!(converted.left.len(), 8, "{:?}", converted.left);
+        assert_eq!(converted.left.len(), 9, "{:?}", converted.left);
         assert!(
             converted.left[0].message.contains("pod_labels_as_tags"),
             "{:?}",
@@ -591,7 +607,7 @@ mod tests {
                 .iter()
                 .map(|left| (left.line, &left.message[..14]))
                 .collect();
-            assert_eq!(left, [(1, "http-servers: ")], "{text}");
+            assert_eq!(left, [(1, "http-servers: "), (1, &HOSTS[..14])], "{text}");
             assert!(converted.yaml.contains("udp: ['*:8125']\n"), "{}", converted.yaml);
         }
     }
@@ -627,6 +643,20 @@ mod tests {
     }
 
     #[test]
+    fn the_host_of_series_is_told_where_they_have_one() {
+        let told = |text: &str| {
+            let left = convert(text).unwrap().left;
+            let told = left.into_iter().find(|left| left.message == HOSTS);
+            told.map(|left| left.line)
+        };
+        assert_eq!(told("flush-interval='2s'\n[graphite]\nmode='tags'\n"), Some(2));
+        assert_eq!(told("ignore-host=false\nbackends='datadog'\n"), Some(1));
+        assert_eq!(told("ignore-host=true\n"), None);
+        assert_eq!(told("ignore-host=false\n[graphite]\nmode='basic'\n"), None);
+        assert_eq!(told("backends='null'\n"), None);
+    }
+
+    #[test]
     fn the_mode_legacy_has_its_own_namespaces() {
         let text = "[graphite]\nmode='legacy'\nglobal_prefix='other'\nprefix_timer='t'\n";
         let converted = convert(text).unwrap();
@@ -654,7 +684,7 @@ mod tests {
             "{}",
             converted.yaml
         );
-        assert!(converted.left[0].message.contains("what: is not known"));
+        assert!(converted.left[1].message.contains("what: is not known"));
         // Without these settings gostatsd listens on all addresses, and writes to Graphite on its own machine.
         let converted = convert("flush-interval: 2s\n").unwrap();
         for part in [

@@ -51,7 +51,7 @@ counters! {
         Checks = MESSAGES_ACCEPTED, Normal("It rises as long as clients send.");
         /// The last line of a datagram that the socket cut: a cut value can look like a valid one.
         RejectedTruncated = MESSAGES_REJECTED.because("truncated"),
-            Problem("Raise `packet_bytes_max`, or let the client send smaller packets.");
+            Problem("weir takes packets of up to 64 KiB: let the client send smaller ones (`WithMaxBytesPerPayload` in Go, `buffer_max_payload_size` of dogstatsd-ruby).");
         /// Accepted messages whose sample rate was unusable and counted as 1.
         RateErrors = SeriesSpec::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
             Problem("A client sends rates of 0, below 0 or above 1: `weir tail` shows its lines; correct the rate behind `@`.");
@@ -81,7 +81,7 @@ counters! {
             Problem("More service checks arrive per second than weir passes on: `weir tail` shows who sends them.");
         /// Events and service checks with a timestamp that is negative or more than a day ahead. They have the time of their arrival.
         TimestampsIgnored = SeriesSpec::counter("weir_timestamps_ignored_total", "listeners.timestamps_ignored", "messages"),
-            Problem("A client sends milliseconds instead of seconds in `d:`, or its clock is wrong.");
+            Problem("`weir tail` shows the lines, with their senders: write seconds behind `d:`, or correct the sender's clock.");
     }
 }
 
@@ -102,16 +102,16 @@ counters! {
             Problem("Raise `contexts_max`, or drop the tag with the most values by a rule.");
         /// A timestamp on a kind other than counter and gauge.
         UnsupportedTimestampedType = SAMPLES_DROPPED.because("unsupported_timestamped_type"),
-            Problem("A client sends timestamps with histograms, sets or distributions, which cannot be passed on.");
+            Problem("A client sends timestamps with histograms, sets or distributions, which cannot be passed on: `weir tail` shows the lines as dropped, with their senders; leave `T` out.");
         /// A timestamp of a column that is zero or negative.
         BadTimestamp = SAMPLES_DROPPED.because("bad_timestamp"),
-            Problem("A client sends columns without timestamps, or has no clock.");
+            Problem("A client sends columns without timestamps, or has no clock: `weir tail` shows them as dropped, with their sender.");
         /// A timestamp more than a day ahead.
         FutureTimestamp = SAMPLES_DROPPED.because("future_timestamp"),
-            Problem("A client sends milliseconds instead of seconds, or its clock is wrong.");
+            Problem("`weir tail` shows the lines as dropped, with their senders: write seconds behind `T`, or correct the sender's clock.");
         /// A timestamped sample while too many waited for the outputs.
         QueueFull = SAMPLES_DROPPED.because("queue_full"),
-            Problem("More samples with a timestamp arrive than weir merges and encodes: give it more CPU, or let clients send less.");
+            Problem("More samples with a timestamp arrive than weir merges and encodes: give it more CPU (`cpu`), or let clients send less.");
     }
 }
 
@@ -153,7 +153,7 @@ counters! {
             Normal("Clients have outlived an agent without saved state, or were silent for an hour. What they repeat may be added twice.");
         /// Numbers that a client left out: it gave up their requests, or they were refused.
         GivenUp = SeriesSpec::counter("weir_columns_requests_given_up_total", "columns.requests_given_up", "requests"),
-            Problem("Clients lose windows: their own telemetry says why.");
+            Problem("Clients gave requests up, or weir refused them: `weir tail --rejected` shows refused ones with the reason. If there are none, weir did not answer for longer than the client keeps windows.");
     }
 }
 
@@ -164,16 +164,16 @@ counters! {
     pub enum SeriesRejection {
         /// A name that is empty, too long, or has a colon, bar or line end.
         BadName = SERIES_REJECTED.because("series_bad_name"),
-            Problem("A client sends columns with names that no message can have.");
+            Problem("A client sends columns with names that no message can have: `weir tail --rejected` shows them, with their sender.");
         /// More or longer tags than a series may have.
         TooManyTags = SERIES_REJECTED.because("series_too_many_tags"),
-            Problem("A client sends columns with more than 1,024 tags, or more than 32 KiB of them, in one series.");
+            Problem("A client sends columns with more than 1,024 tags, or more than 32 KiB of them, in one series: `weir tail --rejected` shows it, with its sender.");
         /// A rate without an interval.
         BadInterval = SERIES_REJECTED.because("series_bad_interval"),
-            Problem("A client sends rates without the seconds that they cover.");
+            Problem("A client sends rates without the seconds that they cover: `weir tail --rejected` shows them, with their sender.");
         /// A sketch whose bins and count disagree.
         BadSketch = SERIES_REJECTED.because("series_bad_sketch"),
-            Problem("A client makes sketches that are not those of the agent: its version is not compatible.");
+            Problem("A client makes sketches that are not those of the agent: `weir tail --rejected` shows its address; replace its version.");
     }
 }
 
@@ -251,13 +251,13 @@ counters! {
             Normal("A kill loses more than the last second: give `state_path` a faster disk.");
         /// Times the kernel's tables and its sockets disagreed about drops.
         DropDisagreements = SeriesSpec::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
-            Problem("The number of kernel drops is not reliable: report it as a bug.");
+            Problem("The number of kernel drops is not reliable: report it as a bug, with the output of `weir status --json`.");
         /// Seconds that timestamps are ahead of a wall clock that was set back.
         ClockAheadMs = SeriesSpec::gauge("weir_clock_ahead_seconds", "clock.ahead_seconds", "seconds").per_unit(1000).highest(),
             Normal("It falls as the wall clock catches up. If it does not, check the time service.");
         /// Times timestamps went back because the wall clock was set back by more than three buckets.
         ClockSetBack = SeriesSpec::counter("weir_clock_set_back_total", "clock.set_back", "times").highest(),
-            Problem("The clock was wrong before; points already sent have wrong timestamps.");
+            Problem("The clock was wrong before, and points already sent have wrong timestamps: let `chronyd` or `systemd-timesyncd` keep the clock right.");
         /// The longest time that a worker did not receive: because of a flush, or because the process was stopped.
         LongestGapNs = SeriesSpec::gauge("weir_receive_gap_seconds", "flush.longest_gap_seconds", "seconds").per_unit(1_000_000_000).highest(),
             Normal("Above 5 ms senders may have waited, or the kernel dropped packets: give weir a dedicated CPU.");
@@ -275,7 +275,7 @@ counters! {
             Normal("New processes send.");
         /// Packets of processes beyond the maximum number.
         PacketsUntracked = SeriesSpec::counter("weir_origin_packets_untracked_total", "origin.packets_untracked", "packets"),
-            Problem("More processes send than a worker distinguishes; their packets have no origin.");
+            Problem("More than 16,384 processes send to one worker in a minute, and packets of further ones have no origin: raise `workers`, and give groups of clients sockets of their own (`uds`).");
     }
 }
 
@@ -293,7 +293,7 @@ counters! {
             Problem("A tag source is slow: `weir doctor --config FILE` tests each; meanwhile the messages have no tags of their origin.");
         /// Packets and messages that proceeded without their origin because too many waited.
         NoRoom = SeriesSpec::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
-            Problem("New containers send more than weir can queue; their later messages get the tags.");
+            Problem("New containers send more than weir can queue; their later messages get the tags. If it keeps rising, a tag source is slow: `weir doctor --config FILE` tests each.");
     }
 }
 

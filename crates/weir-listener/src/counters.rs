@@ -59,16 +59,16 @@ counters! {
             Normal("Clients kept sending while weir stopped.");
         /// Stream frames longer than the limit (their connection was closed), or lines longer than the limit (skipped).
         FramesTooLong = lost("frame_too_long"),
-            Problem("The client sends frames above `packet_bytes_max`, or uses another framing than `tcp_framing`.");
+            Problem("weir takes frames of up to 64 KiB: let the client send smaller ones, or set `tcp_framing` to the framing that it uses.");
         /// Frames or lines that were lost because their connection ended inside them.
         FramesCut = lost("frame_cut"),
-            Problem("Clients end in the middle of a message, or weir closed the connection: see the other counters of connections.");
+            Problem("Let clients finish a message before they close, and check that `tcp_framing` is theirs. If weir closed the connection, another loss of the same place says why.");
         /// Datagrams longer than `packet_bytes_max`; the part that fitted was parsed without its last line.
         Truncated = SeriesSpec::counter("weir_packets_truncated_total", "listeners.packets_truncated", "packets"),
-            Problem("Raise `packet_bytes_max`, or let the client send smaller packets.");
+            Problem("weir takes packets of up to 64 KiB: let the client send smaller ones (`WithMaxBytesPerPayload` in Go, `buffer_max_payload_size` of dogstatsd-ruby).");
         /// Lines that a datagram above `packet_bytes_max` lost.
         TruncatedLinesMax = MESSAGES_REJECTED.because("truncated").also(MESSAGES_RECEIVED),
-            Problem("Raise `packet_bytes_max`, or let the client send smaller packets. The cut part counts as the most lines that fit into it.");
+            Problem("weir takes packets of up to 64 KiB: let the client send smaller ones (`WithMaxBytesPerPayload` in Go, `buffer_max_payload_size` of dogstatsd-ruby). The cut part counts as the most lines that fit into it.");
         /// Packets whose sender the kernel cannot name here, because it is in another process namespace. They are parsed.
         OriginErrors = SeriesSpec::counter("weir_origin_packets_without_process_total", "origin.packets_without_process", "packets"),
             Problem("Give weir the host's process namespace (`hostPID: true`), or their origin stays unknown.");
@@ -100,7 +100,7 @@ counters! {
             Problem("Raise the limit of open files (`LimitNOFILE=`, `ulimit -n`).");
         /// Connections closed to make room for a peer with fewer.
         ConnectionsClosedCrowded = connections("weir_connections_closed_crowded_total", "listeners.connections_closed_crowded"),
-            Problem("All connections are in use, and one peer holds most of them: find it.");
+            Problem("All connections are in use, and one peer holds most of them: `ss -tn` shows which; let it reuse connections, or raise the limit of open files (`LimitNOFILE=`, `ulimit -n`).");
         /// Connections closed after an hour of silence, or a minute if all connections were in use.
         ConnectionsClosedIdle = connections("weir_connections_closed_idle_total", "listeners.connections_closed_idle"),
             Normal("Clients keep connections that they do not use; nothing is lost.");
@@ -109,19 +109,19 @@ counters! {
             Problem("Add the sender's network to `allowed_networks`, or find the client.");
         /// Connections that could not be encrypted: no common version, no trusted certificate, no TLS, or no handshake within ten seconds.
         ConnectionsFailedTls = connections("weir_connections_failed_tls_total", "listeners.connections_failed_tls"),
-            Problem("The log has the error of the last one.");
+            Problem("The log has the error of the last one: correct the client's certificate, or `tcp_tls_certificate`, `tcp_tls_key` or `tcp_tls_client_ca`.");
         /// Connections closed because partial frames had used up their share of `memory`, and theirs was the largest.
         ConnectionsClosedBudget = connections("weir_connections_closed_budget_total", "listeners.connections_closed_budget"),
             Problem("Clients do not finish long frames: give weir more `memory`, or find the clients.");
         /// TCP connections that the stop reset although their peers were still sending.
         ConnectionsCutDraining = connections("weir_connections_cut_total", "listeners.connections_cut"),
-            Problem("The reset shows the peers that their last data is lost.");
+            Problem("Clients kept sending during the stop, and the reset shows them that their last data is lost. `weir upgrade` replaces the process without ending connections.");
         /// Connections that ended with an error, most often a reset by the peer.
         ConnectionsFailed = connections("weir_connections_failed_total", "listeners.connections_failed"),
-            Problem("Clients end without closing, or the network between fails.");
+            Problem("A client ended without closing its connection: let it close, or its log says why it was killed. Otherwise the network between fails: `nstat -az TcpRetransSegs` counts what it lost.");
         /// Failed calls of `accept`, including those for lack of descriptors.
         AcceptErrors = SeriesSpec::counter("weir_accept_errors_total", "listeners.accept_errors", "system calls"),
-            Problem("If `weir_accept_pauses_total` rises too, the system has no descriptors or memory; else clients leave before they are accepted.");
+            Problem("If `weir_accept_pauses_total` rises too, raise the limit of open files (`LimitNOFILE=`, `ulimit -n`); otherwise clients leave before they are accepted.");
         /// Times accepting was paused because the system had no descriptors or memory.
         AcceptPauses = SeriesSpec::counter("weir_accept_pauses_total", "listeners.accept_pauses", "pauses"),
             Problem("Raise the limit of open files of weir, or of the system (`fs.file-max`).");
@@ -137,13 +137,13 @@ counters! {
             Normal("Signals interrupted system calls; nothing was lost.");
         /// The kernel had no memory for the call.
         ReceiveNoMemory = RECEIVE_ERRORS.because("no_memory"),
-            Problem("The machine is out of memory.");
+            Problem("The kernel has no memory for the call: give the machine more, or weir less (`memory`).");
         /// The peer reset the connection.
         ReceiveReset = RECEIVE_ERRORS.because("reset"),
-            Problem("Clients end without closing, or the network between fails.");
+            Problem("A client ended without closing its connection: let it close, or its log says why it was killed. Otherwise the network between fails: `nstat -az TcpRetransSegs` counts what it lost.");
         /// Any other error.
         ReceiveOther = RECEIVE_ERRORS.because("other"),
-            Problem("The system refuses to receive: see its log.");
+            Problem("The system refuses to receive: `journalctl -k` says why, for example a security module.");
     }
 }
 

@@ -25,7 +25,7 @@ counters! {
             Normal("Nothing is lost while the queue has room: see `weir_output_lag_seconds`.");
         /// Series that the receiver refuses, left out of its payloads.
         RefusedSeries = SeriesSpec::gauge("weir_output_refused_series", "outputs.refused_series", "series"),
-            Problem("The log names them with the receiver's reason.");
+            Problem("The log names them with the receiver's reason: correct the client that sends them, or drop them by `rules`.");
         /// Bytes of the disk queue that were damaged at the start and are lost.
         DiskDamagedBytes = SeriesSpec::counter("weir_output_disk_damaged_bytes_total", "outputs.disk_damaged_bytes", "bytes"),
             Problem("The disk or its file system lost data: test it, or set `disk_path` to another.");
@@ -46,10 +46,10 @@ counters! {
             Normal("It follows the contexts.");
         /// Metrics whose name belongs to another metric, to Prometheus or to weir.
         Renamed = SeriesSpec::gauge("weir_scrape_renamed_metrics", "scrape.renamed_metrics", "metrics"),
-            Problem("Rename one of each pair, for example by a rule; the output's notes name them.");
+            Problem("Rename one of each pair, for example by `rules`; the output's notes name them.");
         /// Points merged into the series of another context with the same labels.
         Merged = SeriesSpec::counter("weir_scrape_merged_points_total", "scrape.merged_points", "points"),
-            Problem("Names or tags differ only in characters that Prometheus does not allow: rename one by a rule.");
+            Problem("Names or tags differ only in characters that Prometheus does not allow: rename one by `rules`.");
         /// Series that left the exposition for lack of samples.
         Expired = SeriesSpec::counter("weir_scrape_expired_series_total", "scrape.expired_series", "series"),
             Normal("Contexts come and go.");

@@ -41,7 +41,7 @@ counters! {
             Normal("It moves with the clients' work.");
         /// Packets that clients dropped, for any reason, by their own telemetry. They never reached weir.
         PacketsDropped = SeriesSpec::counter("weir_clients_packets_dropped_total", "clients.packets_dropped", "packets"),
-            Problem("The client does not say why: raise its queue, or give weir more CPU. Clients that report the reason count the same packets in `weir_clients_packets_dropped_queue_total` or `weir_clients_packets_dropped_writer_total`.");
+            Problem("The client does not say why: raise its queue (`sender_queue_size` of dogstatsd-ruby), or give weir more CPU (`cpu`). Clients that report the reason count the same packets in `weir_clients_packets_dropped_queue_total` or `weir_clients_packets_dropped_writer_total`.");
         /// Of the packets that clients dropped: those for which the client's queue had no room.
         PacketsDroppedQueue = SeriesSpec::counter("weir_clients_packets_dropped_queue_total", "clients.packets_dropped_queue", "packets"),
             Problem("The client made packets faster than it could write them. Raise its queue (`WithSenderQueueSize` in Go, `sender_queue_size` of dogstatsd-ruby, `STATSD_BUFFER_CAPACITY` of statsd-instrument) or let it aggregate. If the kernel drops packets here too, weir is too slow: give it more CPU.");

@@ -22,7 +22,7 @@ counters! {
     pub enum SocketCounter {
         /// Number of times the socket file was missing or replaced, and was created again.
         FilesRemade = SeriesSpec::counter("weir_socket_files_remade_total", "listeners.socket_files_remade", "times"),
-            Problem("A program removes socket files: clients have to reconnect each time.");
+            Problem("A program removes socket files, and clients have to reconnect each time: put them into a directory that only weir writes to (`uds`, `uds_stream`).");
         /// Size of the receive buffer that the kernel granted, in bytes; 0 for sockets without one.
         ReceiveBuffer = SeriesSpec::gauge("weir_receive_buffer_bytes", "listeners.receive_buffer", "bytes"),
             Normal("If it is below the requested size, raise `net.core.rmem_max`.");
@@ -53,13 +53,13 @@ counters! {
             Problem("`state_path` cannot be written: a kill loses requests that were answered. The log has the error.");
         /// Requests that were no valid payload, with status 400.
         Invalid = REQUESTS.by("result", "invalid"),
-            Problem("A client sends payloads that cannot be read; the answer says why, and so does the log at the level `debug`.");
+            Problem("A client sends payloads that cannot be read: `weir tail --rejected` shows its address and the reason.");
         /// Requests beyond the limits of size, with status 413.
         TooLarge = REQUESTS.by("result", "too_large"),
             Problem("A client sends more at once than fits: let it send smaller payloads, or give weir more `memory`.");
         /// Requests in a format or compression that is not understood, with status 415.
         Unsupported = REQUESTS.by("result", "unsupported"),
-            Problem("A client uses a compression besides zstd, gzip and deflate, or another format.");
+            Problem("A client uses a compression besides zstd, gzip and deflate, or another format than `application/x-protobuf`: `weir tail --rejected` shows its address.");
         /// Requests of senders that may not send, and of web pages.
         Refused = REQUESTS.by("result", "refused"),
             Problem("`allowed_networks` or `allowed_origins` does not have the sender, or a web page tried to send.");
@@ -83,7 +83,7 @@ counters! {
     pub enum ProgramCounter {
         /// Threads and tasks of weir that ended by a panic, which is a defect of weir. An answer that such a task produces is cut off.
         Panics = SeriesSpec::counter("weir_panics_total", "panics", "panics"),
-            Problem("Report the line that the log has about it. If outputs or receiving have stopped, `/ready` says so; restart weir.");
+            Problem("Report the line that the log has about it, with the output of `weir status --json`. If outputs or receiving have stopped, `/ready` says so; restart weir.");
     }
 }
 
@@ -95,7 +95,7 @@ counters! {
             Normal("It rises with each flush.");
         /// Rows that a worker announced and that never arrived.
         RowsLost = SeriesSpec::counter("weir_rows_lost_total", "rows.lost", "rows"),
-            Problem("A worker ended in the middle of a flush: the log says why.");
+            Problem("A worker ended in the middle of a flush: restart weir, and report the line that the log has about it, with the output of `weir status --json`.");
         /// Rows that wait for other workers to deliver their part of the bucket.
         RowsWaiting = SeriesSpec::gauge("weir_rows_waiting", "rows.waiting", "rows"),
             Normal("It is zero between flushes, unless a worker is stuck.");
@@ -128,7 +128,7 @@ counters! {
             Problem("The page does not show these series; outputs are not affected. Raise `memory` or `history` to store more.");
         /// Points that were not stored, because the storing thread was behind.
         Behind = SeriesSpec::counter("weir_history_points_behind_total", "history.behind", "points"),
-            Problem("The page has gaps; outputs are not affected. The machine has no CPU time left.");
+            Problem("The page has gaps; outputs are not affected. Give weir more CPU (`cpu`), or switch the history off (`history: 0`).");
         /// Points that were not stored, because their timestamp was too old.
         Late = SeriesSpec::counter("weir_history_points_late_total", "history.late", "points"),
             Normal("Senders use old timestamps; the page does not show these points.");

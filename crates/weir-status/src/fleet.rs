@@ -54,13 +54,13 @@ counters! {
             Normal("Agents resend records that were not confirmed.");
         /// Invalid records, or records of a version that this program cannot read.
         Unreadable = QUARANTINED.because("unreadable"),
-            Problem("Something else writes into the log, or an agent is newer than this process.");
+            Problem("Something else writes into the log (`topic`, `directory`), or an agent is newer than this process: upgrade the merges first.");
         /// Records that were not published for a fleet.
         Unpublished = QUARANTINED.because("unpublished"),
-            Problem("Something else writes into the log.");
+            Problem("Something else writes into the log: give the fleet a `topic` or `directory` of its own.");
         /// Records whose series were divided among another number of partitions than their bucket requires.
         Partitioned = QUARANTINED.because("partitions"),
-            Problem("An agent uses another number of partitions: perhaps it cannot read the log's plan.");
+            Problem("An agent uses another number of `partitions`: perhaps it may not read the log's plan.");
         /// Records of agents whose clock differs from the log's by more than `max_skew`.
         Clock = QUARANTINED.because("clock"),
             Problem("Set the clock of the agents that `weir merge status` names.");
@@ -69,16 +69,16 @@ counters! {
             Problem("Set the clock of the agents that `weir merge status` names.");
         /// Records older than the history of their agent.
         TooOld = QUARANTINED.because("too_old"),
-            Problem("An agent was offline for longer than a day, or has started more than 64 times.");
+            Problem("An agent was offline for longer than a day, or has started more than 64 times: `weir merge status` names it.");
         /// Records with the number of another record of the same agent.
         SharedId = QUARANTINED.because("shared_id"),
             Problem("Two agents have one id: `weir merge status` names it.");
         /// Records of agents beyond the maximum number.
         TooManyAgents = QUARANTINED.because("too_many_agents"),
-            Problem("There are more than 200,000 agents: give each region its own log.");
+            Problem("There are more than 200,000 agents: give each region a `topic` or `directory` of its own.");
         /// Records of tenants and bucket widths beyond the maximum number.
         TooManyStreams = QUARANTINED.because("too_many_streams"),
-            Problem("There are more than 256 tenants and widths: senders choose them.");
+            Problem("There are more than 256 tenants and widths: agents choose them (`tenant`, `bucket_width`).");
         /// Corrections of closed buckets.
         Corrections = SeriesSpec::counter("weir_fleet_corrections_total", "fleet.corrections", "corrections"),
             Normal("Late records arrived.");
@@ -90,7 +90,7 @@ counters! {
             Problem("Give the merge more `memory`, or drop a tag in the agents' rules.");
         /// Merged series too large for a result.
         TooLarge = SeriesSpec::counter("weir_fleet_too_large_series_total", "fleet.too_large_series", "series"),
-            Problem("A name, its tags or a member of a set has more than a megabyte.");
+            Problem("A name, its tags or a member of a set has more than a megabyte: shorten tags (`max_tag_length`) in the agents.");
         /// Series states that agents published, by their own count.
         Published = SeriesSpec::counter("weir_fleet_published_states_total", "fleet.states.published", "states"),
             Normal("It rises with each bucket. It is the sum of the six below, for every agent.");
@@ -123,16 +123,16 @@ counters! {
             Problem("The log cannot be reached or written: `weir merge status` shows the reason. Everything is read again.");
         /// Bytes of the log's files that are no records or commits. They were skipped.
         LogDamagedBytes = SeriesSpec::counter("weir_fleet_log_damaged_bytes_total", "fleet.log_damaged_bytes", "bytes"),
-            Problem("A disk, a file system or another program changed the files: the log names each. What follows was read.");
+            Problem("A disk, a file system or another program changed the files: the log of the merge names each. What follows was read. Test the disk of `directory`.");
         /// Records and commits that were lost with these bytes, or with the ends of files.
         LogLostFrames = SeriesSpec::counter("weir_fleet_log_lost_frames_total", "fleet.log_lost_frames", "frames"),
-            Problem("The series states of a lost record are `missing`; the results of a lost commit reach no output that had not read them.");
+            Problem("The series states of a lost record are `missing`; the results of a lost commit reach no output that had not read them. Test the disk of `directory`.");
         /// Size of incomplete frames at the ends of the log's files, which were moved to files of their own.
         LogTornBytes = SeriesSpec::gauge("weir_fleet_log_torn_bytes", "fleet.log_torn_bytes", "bytes"),
             Normal("A process was killed while it wrote, before the record was acknowledged. Delete the files `*.torn-*` after a look.");
         /// Partitions that are not merged, because their snapshot cannot be read.
         UnreadableSnapshots = SeriesSpec::gauge("weir_fleet_unreadable_snapshots", "fleet.unreadable_snapshots", "partitions"),
-            Problem("Another version wrote them, or they are damaged: start the version that wrote them.");
+            Problem("Another version wrote them, or they are damaged: start the `weir merge` of the version that wrote them.");
     }
 }
 

@@ -11,7 +11,7 @@ use weir_units::counted;
 
 use super::clients::ClientCounter;
 use super::counters::TABLES;
-use super::series::collect;
+use super::series::{collect, declared};
 use super::status::Status;
 use weir_system::logging::printable;
 
@@ -156,6 +156,29 @@ fn is_counted(info: &'static CounterInfo) -> bool {
     TABLES.iter().copied().flatten().any(|known| known == info)
 }
 
+/// The declarations of all losses: of counters that share a series, one for each value of its label.
+pub fn kinds() -> Vec<&'static CounterInfo> {
+    let mut kinds: Vec<&'static CounterInfo> = Vec::new();
+    for of in declared() {
+        let is_listed = of.info.series.kind == NumberKind::Counter || is_counted(of.info);
+        let (name, label) = (of.info.series.name, of.info.series.label);
+        let is_known = |kind: &&CounterInfo| {
+            kind.series.name == name
+                && kind.series.label == label
+                && (label.is_none() || kind.doc == of.info.doc)
+        };
+        if matches!(of.info.significance, Problem(_)) && is_listed && !kinds.iter().any(is_known) {
+            kinds.push(of.info);
+        }
+    }
+    kinds
+}
+
+/// Whether its number is left out of the list as long as others have the same loss.
+pub fn repeats_others(info: &'static CounterInfo) -> bool {
+    told_by().iter().any(|(repeat, _)| *repeat == info)
+}
+
 /// The unit of the number: of items the label says which.
 fn unit(info: &'static CounterInfo, labels: &[(&'static str, String)]) -> &'static str {
     let kind = labels.iter().find(|(name, _)| *name == "kind");
@@ -251,37 +274,19 @@ fn known(status: &Status, loss: &Loss) -> Option<String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use weir_counters::Significance;
+    use weir_config::leaves;
+    use weir_output::settings::OUTPUT_TYPES;
 
     use super::*;
     use crate::examples::all_lost;
-    use crate::series::{declared, own_series};
+    use crate::series::own_series;
     use crate::status::{OutputStatus, PointBooks};
-
-    /// The declared losses: all counters with a problem, without those that repeat others.
-    fn declared_losses() -> Vec<&'static CounterInfo> {
-        let repeats = told_by();
-        let is_listed = |info: &CounterInfo| {
-            let is_problem = matches!(info.significance, Significance::Problem(_));
-            is_problem
-                && (info.series.kind == NumberKind::Counter
-                    || TABLES.iter().copied().flatten().any(|of| of == info))
-        };
-        let mut seen = Vec::new();
-        let all = declared().into_iter().map(|of| of.info).filter(|info| {
-            let is_new = !seen.contains(&(info.series.name, info.series.label));
-            seen.push((info.series.name, info.series.label));
-            is_new || info.series.path.starts_with("outputs.{kind}")
-        });
-        let all = all.filter(|info| is_listed(info) && !repeats.iter().any(|(repeat, _)| repeat == info));
-        all.collect()
-    }
 
     #[test]
     fn every_loss_is_listed_once_with_number_place_and_remedy() {
         let status = all_lost();
         let list = losses(&status);
-        for info in declared_losses() {
+        for info in kinds().into_iter().filter(|info| !repeats_others(info)) {
             let series = info.series;
             let of: Vec<&Loss> = list
                 .iter()
@@ -399,7 +404,7 @@ mod tests {
 
     #[test]
     fn remedies_do_not_send_people_in_circles() {
-        for info in declared_losses() {
+        for info in kinds() {
             // The numbers of a fleet are only in `weir merge status`, which has the names.
             let is_of_fleet = info.series.path.starts_with("fleet");
             let remedy = info.advice();
@@ -408,6 +413,86 @@ mod tests {
                 "{}: {remedy}",
                 info.series.name
             );
+        }
+    }
+
+    /// Of other programs: settings, options and commands that remedies name.
+    const OTHERS: &[&str] = &[
+        "LimitNOFILE=",
+        "TimeoutStopSec=",
+        "terminationGracePeriodSeconds",
+        "hostPID: true",
+        "retention.ms",
+        "application/x-protobuf",
+        "net.core.rmem_max",
+        "net.unix.max_dgram_qlen",
+        "fs.file-max",
+        "chronyd",
+        "systemd-timesyncd",
+        "WithMaxBytesPerPayload",
+        "buffer_max_payload_size",
+        "WithSenderQueueSize",
+        "sender_queue_size",
+        "WithChannelModeBufferSize",
+        "STATSD_BUFFER_CAPACITY",
+    ];
+    /// Settings of each output and of each mapping.
+    const OF_EACH: &[&str] = &["outputs", "enabled", "delta_expiry"];
+    const COMMANDS_OF_OTHERS: &[&str] = &["ss ", "ulimit ", "journalctl ", "nstat "];
+    const COMMANDS: &[&str] = &["doctor", "explain", "merge", "status", "tail", "top", "upgrade"];
+    /// Parts of a message, of a command and of the API, which are beside what is to be done.
+    const PARTS: &[&str] = &[
+        "T",
+        "d:",
+        "@",
+        "+",
+        "-",
+        "e:",
+        "/ready",
+        "--match",
+        "unknown",
+        "weir_overflow",
+    ];
+
+    /// Whether it can be entered or changed. What looks like it and does not exist sends people astray.
+    fn can_be_acted_on(quoted: &str, of: &CounterInfo) -> bool {
+        if let Some(command) = quoted.strip_prefix("weir ") {
+            let word = command.split(' ').next().unwrap_or_default();
+            assert!(COMMANDS.contains(&word), "{}: `{quoted}`", of.series.name);
+            return true;
+        }
+        if OTHERS.contains(&quoted) || COMMANDS_OF_OTHERS.iter().any(|of| quoted.starts_with(of)) {
+            return true;
+        }
+        let key = quoted.split([':', ' ']).next().unwrap_or_default();
+        let of_outputs = OUTPUT_TYPES.iter().flat_map(|kind| leaves(kind.settings));
+        let of_groups = weir_config::GROUPS
+            .iter()
+            .flat_map(|group| leaves(group.settings));
+        let of_merge = leaves(weir_config::Merge::SETTINGS).into_iter();
+        let mut settings = of_groups.chain(of_outputs).chain(of_merge);
+        let is_output = |name: &str| OUTPUT_TYPES.iter().any(|kind| kind.name == name);
+        let is_setting = settings.any(|leaf| leaf.path.split('.').any(|part| part == key))
+            || OF_EACH.contains(&key)
+            || key.strip_prefix("outputs.").is_some_and(is_output);
+        let is_part = PARTS.contains(&quoted) || quoted.starts_with("weir_") || quoted.starts_with("docs/");
+        assert!(
+            is_setting || is_part,
+            "{}: there is no `{quoted}`",
+            of.series.name
+        );
+        is_setting
+    }
+
+    #[test]
+    fn every_remedy_names_a_command_or_a_setting_and_only_those_that_exist() {
+        for info in kinds().into_iter().filter(|info| !repeats_others(info)) {
+            let quoted: Vec<&str> = info.advice().split('`').skip(1).step_by(2).collect();
+            let named = quoted
+                .iter()
+                .filter(|quoted| can_be_acted_on(quoted, info))
+                .count();
+            assert!(named > 0, "{}: {}", info.series.name, info.advice());
         }
     }
 }

@@ -169,25 +169,25 @@ tables! {
             Normal("weir was restarted."), |state| Some(state.samples_restored as f64);
         /// Contexts of the previous process that did not fit; their samples in the open bucket are lost.
         counter("weir_saved_state_refused_contexts_total", "state.contexts_refused", "contexts"),
-            Problem("`memory` or `contexts_max` is smaller than before."), |state| Some(state.contexts_refused as f64);
+            Problem("Raise `memory` or `contexts_max` to what it was before."), |state| Some(state.contexts_refused as f64);
         /// Number of times the state of the previous process could not be used.
         counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
-            Problem("The open bucket of the previous process is lost: `docs/restart.md` says when a state is used."), |state| Some(state.set_aside as f64);
+            Problem("The open bucket of the previous process is lost: keep `bucket_width` and `state_path` at a restart, and the time between two processes below `context_expiry`."), |state| Some(state.set_aside as f64);
         /// Known samples in open buckets of earlier processes that could not be continued.
         counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
-            Problem("A process was killed, or the state was too old, of another agent, or of another `bucket_width`: see the log."), |state| Some(state.killed.samples_lost as f64);
+            Problem("A process was killed, or the state was too old, of another agent, or of another `bucket_width`: the log says which. Give weir time to stop (`TimeoutStopSec=`, `terminationGracePeriodSeconds`)."), |state| Some(state.killed.samples_lost as f64);
         /// Damaged files of killed processes that could not be used.
         counter("weir_saved_state_damaged_files_total", "state.files_damaged", "files"),
-            Problem("The log names them and what they have cost. After a power failure this is usual, as they are not synchronised."), |state| Some(state.killed.files_damaged as f64);
+            Problem("The log names them and what they have cost. After a power failure this is usual, as they are not synchronised; otherwise test the disk of `state_path`."), |state| Some(state.killed.files_damaged as f64);
         /// Processes of this agent that ended without saving state, for example after `kill -9` or for lack of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
-            Problem("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` have the number."), |state| Some(state.killed.kills as f64);
+            Problem("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` have the number. `journalctl -k` says whether the kernel ended it for lack of memory: then lower `memory`."), |state| Some(state.killed.kills as f64);
         /// Seconds of receiving that the last killed process lost.
         gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
             Normal("At most a second, longer on a busy machine."), |state| Some(state.killed.kill_seconds);
         /// Outputs that could not continue their sums.
         counter("weir_saved_state_outputs_reset_total", "state.outputs_reset", "outputs"),
-            Problem("Their settings changed, or they were removed: the log names them."), |state| Some(state.outputs_reset as f64);
+            Problem("Their settings changed, or they were removed from `outputs`: the log names them. Their sums start from zero, as after a first start."), |state| Some(state.outputs_reset as f64);
         /// Completed hand-overs: another process replaced this one.
         counter("weir_hand_overs_total", "state.hand_over.completed", "times"),
             Normal("weir was upgraded."), |state| Some(state.hand_over.completed as f64);
@@ -370,7 +370,7 @@ tables! {
             Normal("Two to eight buckets; more when the backend is slow: results wait in the log."), |row| Some(row.lag_seconds);
         /// Results that an output lacks: the log deleted them before, at most, or they are unreadable.
         counter("weir_fleet_sent_deleted_results_total", "fleet.sent[].deleted", "results"),
-            Problem("The output was dead for longer than the log keeps results: a longer retention of the topic keeps them. A newer program wrote unreadable ones: upgrade the merges first."), |row| Some(row.deleted as f64);
+            Problem("The output was dead for longer than the log keeps results: a longer retention of the topic (`retention.ms`) keeps them. A newer program wrote unreadable ones: upgrade the merges first."), |row| Some(row.deleted as f64);
         /// Buckets delivered again to an output, because it was unknown whether it had received them.
         counter("weir_fleet_sent_again_buckets_total", "fleet.sent[].repeated", "buckets"),
             Normal("The previous process was killed. `repeats_are` in the status shows how the backend treats repeats."), |row| Some(row.repeated as f64);
@@ -379,6 +379,6 @@ tables! {
             Normal("Late records arrived."), |row| Some(row.corrected as f64);
         /// Series of corrections that an output cannot take.
         counter("weir_fleet_not_corrected_series_total", "fleet.sent[].not_corrected", "series"),
-            Problem("Late records arrived for gauges and sets, or for a backend that replaces points: the results in the log have them."), |row| Some(row.not_corrected as f64);
+            Problem("Late records arrived for gauges and sets, or for a backend that replaces points: the results in the log have them. A longer `grace` waits for them."), |row| Some(row.not_corrected as f64);
     }
 }

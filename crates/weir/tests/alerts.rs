@@ -302,7 +302,7 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
 }
 
 /// Agents of which one ends, one shares its id with another, and one loses records; and a record that is none.
-fn faulty_fleet(directory: &Path) -> Fleet {
+pub fn faulty_fleet(directory: &Path) -> Fleet {
     let mut fleet = Fleet::new(directory, 1, 200);
     let (mut one, mut ends, mut copy) = (
         Publishing::new(1, 1),
@@ -327,7 +327,7 @@ fn faulty_fleet(directory: &Path) -> Fleet {
 }
 
 /// Changes a byte in the middle of the only file of a partition's records.
-fn damage(log: &Path) {
+pub fn damage(log: &Path) {
     let files = std::fs::read_dir(log.join("0/records")).unwrap();
     let file = files.map(|file| file.unwrap().path()).max().unwrap();
     let mut bytes = std::fs::read(&file).unwrap();
@@ -337,7 +337,7 @@ fn damage(log: &Path) {
 }
 
 /// A log whose first results were deleted.
-fn without_first_results(log: &Path) {
+pub fn without_first_results(log: &Path) {
     let mut log_of = FileLog::with_files_of(log, 1, weir_log::unix_milliseconds, 200).unwrap();
     log_of.assignments().unwrap();
     let commit = Commit {
@@ -354,7 +354,7 @@ fn without_first_results(log: &Path) {
     std::fs::remove_file(&files[0]).unwrap();
 }
 
-fn unreadable_snapshot(log: &Path) {
+pub fn unreadable_snapshot(log: &Path) {
     let mut log = FileLog::open(log, 1, weir_log::unix_milliseconds).unwrap();
     log.assignments().unwrap();
     let commit = Commit {

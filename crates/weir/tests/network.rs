@@ -1,9 +1,10 @@
 //! Disturbances of a running agent by network, clients and machine, with the real binary on real sockets: stops,
 //! connections, descriptors, socket files, clocks.
 
+use crate::losses::threads::StoppedThread;
 use crate::support;
 use crate::support::preload;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
@@ -239,47 +240,15 @@ fn a_process_that_was_stopped_reports_for_how_long() {
     agent.stop();
 }
 
-/// Stops one thread of a process as a debugger does, until its standard input ends.
-const STOP_THREAD: &str = "
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-thread = int(sys.argv[1])
-if libc.ptrace(16, thread, None, None) != 0:
-    print('refused', os.strerror(ctypes.get_errno()), flush=True)
-    sys.exit(0)
-os.waitpid(thread, 0x40000000)
-print('stopped', flush=True)
-sys.stdin.read()
-libc.ptrace(17, thread, None, None)
-";
-
 /// A stuck worker once left the agent ready, and nothing said so.
 #[test]
 fn a_stuck_worker_makes_the_agent_not_ready() {
     let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
     let admin = agent.wait_for("admin on http://");
     until("it is ready", || get(&admin, "/ready").0 == 200);
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.id())).unwrap();
-    let worker = tasks
-        .map(|task| task.unwrap().path())
-        .find(|task| std::fs::read_to_string(task.join("comm")).unwrap().trim() == "ingest-0")
-        .unwrap();
-    let mut debugger = std::process::Command::new("python3")
-        .args(["-c", STOP_THREAD, worker.file_name().unwrap().to_str().unwrap()])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("python3 is needed");
-    let mut line = String::new();
-    BufReader::new(debugger.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    if line.trim() != "stopped" {
-        debugger.wait().unwrap();
-        println!("skipped: {line}");
+    let Some(stopped) = StoppedThread::of(&agent, "ingest-0") else {
         return;
-    }
+    };
     agent.wait_for("not ready: ingest worker 0 is stuck: it has not received for 5 s");
     let (code, body) = get(&admin, "/ready");
     assert!(code == 503 && body.contains("ingest worker 0"), "{code} {body}");
@@ -289,8 +258,7 @@ fn a_stuck_worker_makes_the_agent_not_ready() {
             .unwrap()
             .contains("ingest worker 0")
     );
-    drop(debugger.stdin.take());
-    debugger.wait().unwrap();
+    drop(stopped);
     agent.wait_for("ready again");
     assert_eq!(get(&admin, "/ready").0, 200);
     until("the gap is known", || {

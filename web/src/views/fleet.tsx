@@ -3,7 +3,7 @@
 import type { Agent, Fleet as Of, Status } from "../api";
 import { clock, count, duration, exact, unitOf } from "../format";
 import { Scroll } from "../words";
-import { OutputTable } from "./overview";
+import { LossItem, lossKey, OutputTable } from "./overview";
 
 const LEDGER = ["published", "merged", "late", "quarantined", "open", "missing", "lost"] as const;
 
@@ -24,6 +24,17 @@ export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
   return (
     <>
       <section aria-label="losses">
+        {status.losses && status.losses.length > 0 && (
+          <div class="alarm">
+            <h2>✗ Lost, refused or degraded since the start</h2>
+            <ul>
+              {status.losses.map((loss) => (
+                <LossItem key={lossKey(loss)} loss={loss} count={loss.count} />
+              ))}
+            </ul>
+          </div>
+        )}
+        {status.losses?.length === 0 && <p class="fine">✓ Nothing was lost since the start.</p>}
         {status.not_ready && <p class="alarm">Not ready: {status.not_ready}</p>}
         {fleet.log_error && <p class="alarm">{fleet.log_error}</p>}
         {!fleet.sends && <p class="quiet">Another process owns the partitions; this one waits.</p>}

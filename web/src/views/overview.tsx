@@ -45,7 +45,9 @@ export function Overview({ live }: { live: LiveBooks }) {
   const { books } = live;
   // One request for status and losses, and another at once when a loss rises: one that lasts rises in each second.
   const params = { losses: 1, risen: useSlowly(risenAt(books, FIGURES), LOSS_SECONDS) };
-  const { data: status, error } = usePolled<Status>("status", params, 10);
+  const { data: answer, error } = usePolled<Status>("status", params, 10);
+  // That of a merge has other parts, and the page is about to show them.
+  const status = answer?.fleet ? undefined : answer;
   const answers = useAnswers(status);
   const messages = column(books, "weir_messages_received_total");
   const received = column(books, "weir_received_bytes_total");
@@ -163,11 +165,11 @@ function LossList(props: { lost: Loss[]; books: Books; answers: Counted[]; secon
   );
 }
 
-function lossKey(loss: Loss): string {
+export function lossKey(loss: Loss): string {
   return `${loss.series} ${loss.labels.join(" ")}`;
 }
 
-function LossItem({ loss, count }: { loss: Loss; count: number }) {
+export function LossItem({ loss, count }: { loss: Loss; count: number }) {
   return (
     <li>
       <b>{counted(count, loss.unit)}</b>

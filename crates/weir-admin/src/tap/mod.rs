@@ -224,7 +224,11 @@ impl Losses {
             _ => lost,
         };
         self.of_all.fetch_add(lost - self.counted, Ordering::Relaxed);
-        self.counted = if pushed.is_ok() { 0 } else { lost };
+        // Without a reader the worker has let go of the block, and its next one begins from zero.
+        self.counted = match &pushed {
+            Err(Some(_)) => lost,
+            _ => 0,
+        };
         pushed
     }
 }
@@ -362,6 +366,10 @@ mod tests {
         assert_eq!(lost.load(Ordering::Relaxed), 4);
         drop(blocks);
         assert_eq!(push(block(1, 0)), Err(false), "no reader is there");
+        // More packets come before the worker removes the tap.
+        assert_eq!(push(block(0, 2)), Err(false));
+        assert_eq!(push(block(0, 1)), Err(false));
+        assert_eq!(lost.load(Ordering::Relaxed), 7);
         assert_eq!(of_all.load(Ordering::Relaxed), 0);
     }
 }

@@ -18,6 +18,10 @@ pub const NOT_NEEDED: &[(&str, &str)] = &[
         "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
     ),
     (
+        "aws",
+        "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
+    ),
+    (
         "cloud-*",
         "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
     ),

@@ -106,7 +106,7 @@ counters! {
     pub enum Reason {
         /// Flushes came faster than the output could encode.
         InboxFull = DROPPED.because("inbox_full"),
-            Problem("The outputs need more CPU than there is: give weir more, or remove an output.");
+            Problem("The outputs need more CPU than there is: give weir more (`cpu`), or remove one of `outputs`.");
         /// The value is NaN or infinite, which no backend accepts.
         NotFinite = DROPPED.because("not_finite"),
             Problem("A client sends values that add up to infinity: `weir tail` shows its lines.");
@@ -115,16 +115,16 @@ counters! {
             Problem("A client sends negative counts. OTLP takes them with `monotonic_counters: false`; without a scrape, `enabled: false` switches `outputs.prometheus` off.");
         /// A single item exceeds the backend's limit.
         TooLarge = DROPPED.because("too_large"),
-            Problem("The backend does not accept an item of that size: shorten names, tags or texts.");
+            Problem("The backend does not accept an item of that size: shorten names, texts or tags (`max_tag_length`).");
         /// The backend refused it permanently.
         Rejected = DROPPED.because("rejected"),
-            Problem("The receiver refuses the data for good: correct what its answer names.");
+            Problem("The receiver refuses the data for good: the log has its answer; correct the client that it names, or drop the metric by `rules`.");
         /// The queue was full and this item was the oldest.
         QueueFull = DROPPED.because("queue_full"),
             Problem("The outage is longer than the queue can hold: let `weir doctor --config FILE` test the receiver, set `disk_path` for a queue on disk, or raise `memory` or `disk_bytes_max`.");
         /// It waited longer than allowed.
         TooOld = DROPPED.because("too_old"),
-            Problem("The outage is longer than `disk_age_max` or `age_max` allows: let `weir doctor --config FILE` test the receiver, or raise them.");
+            Problem("The outage is longer than `disk_age_max` allows: let `weir doctor --config FILE` test the receiver, or raise it.");
         /// Its record in the disk queue is damaged.
         Corrupt = DROPPED.because("corrupt"),
             Problem("The disk or its file system lost data: test it, or set `disk_path` to another.");

@@ -94,7 +94,7 @@ counters! {
             Problem("The target is down or slow: let `weir doctor --config FILE` test it, or raise `memory`.");
         /// Longer than a datagram to its target.
         TooLong = DROPPED.because("too_long"),
-            Problem("Raise the relay's `packet_bytes_max`, or shorten names and tags.");
+            Problem("Raise the relay's `udp_bytes_max` or `uds_bytes_max`, or shorten names and tags.");
         /// Not lost: given to another target when this one was ejected.
         Rerouted = DROPPED.because("rerouted"),
             Normal("The target failed, and the other targets get its lines.");

@@ -6,5 +6,4 @@ mod faults;
 pub mod fleet;
 mod owners;
 pub mod process;
-mod settings;
 mod tools;
