@@ -239,6 +239,19 @@ fn agents_and_merges_need_only_the_documented_rights() {
     };
     // A user with all rights makes the topics and the plan, once.
     assigned(&mut open(&settings("owner")), 2);
+    let sums = |offset| Commit {
+        snapshot: b"sums".to_vec(),
+        offset,
+        ..Commit::default()
+    };
+    let store = |user: &str, offset| {
+        let mut output = KafkaLog::open_for_output(&settings(user), "scrape").unwrap();
+        let generation = assigned(&mut output, 2);
+        let mut generations = [generation, generation - 1].into_iter();
+        assert!(generations.any(|generation| output.commit(0, generation, &sums(offset)).is_ok()));
+        assert_eq!(output.committed(0).unwrap(), Some((b"sums".to_vec(), offset)));
+    };
+    store("owner", 1);
     allow(
         &broker.address(),
         "agent",
@@ -299,6 +312,7 @@ fn agents_and_merges_need_only_the_documented_rights() {
             .iter()
             .any(|generation| { output.record_results_sent(0, *generation, 1).is_ok() })
     );
+    store("merge", 2);
     let refused = merge.append(0, 1, b"x").unwrap_err().to_string();
     assert!(refused.contains("uthorization failed"), "{refused}");
 }

@@ -1,11 +1,11 @@
 //! The interface of encoders, which turn batches into request bodies.
 
 use std::any::Any;
-use std::time::Duration;
 
 use weir_aggregate::Batch;
 
 use super::books::{self, Class, Dropped, Items, Reason};
+use crate::prometheus::{NoState, SavedAt};
 
 /// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
 pub trait Encode: Any + Send {
@@ -56,9 +56,14 @@ pub trait Encode: Any + Send {
         Vec::new()
     }
 
-    /// Continues the state that another process saved `away` ago. Before the first batch. An error: the bytes are not a state, and this
-    /// begins without.
-    fn restore(&mut self, _saved: &[u8], _away: Duration) -> Result<u64, crate::prometheus::NoState> {
+    /// Called between two buckets of a fleet: the part of the state of each partition, for the process that gets it next.
+    fn save_partitions(&mut self) -> Vec<(u32, Vec<u8>)> {
+        Vec::new()
+    }
+
+    /// Continues the state that another process saved, or the part of another partition. Before the first batch. An error: the bytes are
+    /// not a state, and this begins without.
+    fn restore(&mut self, _saved: &[u8], _of: SavedAt) -> Result<u64, NoState> {
         Ok(0)
     }
 }

@@ -63,7 +63,9 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 } else {
                     leaves
                 };
-                if keeps && !own.lineage().is_empty() {
+                if shared.wants_partitions.swap(false, Ordering::AcqRel) {
+                    *lock(&shared.kept_partitions) = Some(own.save_partitions());
+                } else if keeps && !own.lineage().is_empty() {
                     *lock(&shared.kept_state) = Some(own.save(&mut encoded));
                 } else if ended && !shared.has_successor.load(Ordering::Acquire) {
                     own.end(&mut encoded);

@@ -146,6 +146,9 @@ struct Shared {
     /// The next process continues the encoder's state: it is left here at the end.
     keeps_state: AtomicBool,
     kept_state: Mutex<Option<Vec<u8>>>,
+    /// What a save is to leave here instead.
+    wants_partitions: AtomicBool,
+    kept_partitions: Mutex<Option<Vec<(u32, Vec<u8>)>>>,
     /// See [`weir_aggregate::Batch::samples_until`]: of the last bucket that is encoded as a whole.
     encoded_until: AtomicU64,
     retained_encoder: Mutex<Option<Box<dyn Encode>>>,
@@ -280,6 +283,8 @@ impl Delivery {
             has_successor: AtomicBool::new(false),
             keeps_state: AtomicBool::new(false),
             kept_state: Mutex::default(),
+            wants_partitions: AtomicBool::new(false),
+            kept_partitions: Mutex::default(),
             encoded_until: AtomicU64::new(0),
             retained_encoder: Mutex::default(),
             paused: watch::Sender::new(false),

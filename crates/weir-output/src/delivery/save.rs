@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::books::Class;
-use super::{Delivery, DiskQueue, OutputState, Payload};
+use super::{Delivery, DiskQueue, OutputState, Payload, lock};
 
 /// Time limit for an encoder to return its state.
 const ENCODER_MAX: Duration = Duration::from_secs(5);
@@ -112,6 +112,18 @@ impl Delivery {
         let samples = self.shared.encoded_until.load(Ordering::Acquire);
         self.save_encoder().await;
         Some((self.kept_state()?, samples))
+    }
+
+    /// The sums of each partition of a fleet's log. `None`: the output has none, or did not give them in time.
+    pub async fn sums_of_partitions(&self) -> Option<Vec<(u32, OutputState)>> {
+        if !self.keeps_state() {
+            return None;
+        }
+        self.shared.wants_partitions.store(true, Ordering::Release);
+        self.save_encoder().await;
+        let partitions = lock(&self.shared.kept_partitions).take()?.into_iter();
+        let state = |(partition, bytes)| (partition, OutputState::new(&self.lineage, bytes));
+        Some(partitions.map(state).collect())
     }
 
     async fn save_encoder(&self) {

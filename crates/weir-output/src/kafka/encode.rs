@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use weir_aggregate::{Batch, ProcessStamp, Series, Value};
 use weir_merge::{Closing, Plan, Publisher};
@@ -13,7 +12,7 @@ use super::index::{Index, Target};
 use super::plan::Planned;
 use super::rules::FleetRules;
 use crate::delivery::{AgentIdentity, Class, Counter, Draft, Encode, Encoded, Items, Reason};
-use crate::prometheus::NoState;
+use crate::prometheus::{NoState, SavedAt};
 
 /// Bytes that a series of [`TimestampedStates`] takes, about.
 const WAITING_BYTES: u64 = 400;
@@ -319,7 +318,7 @@ impl Encode for FleetEncoder {
         Vec::new()
     }
 
-    fn restore(&mut self, _: &[u8], _: Duration) -> Result<u64, NoState> {
+    fn restore(&mut self, _: &[u8], _: SavedAt) -> Result<u64, NoState> {
         Ok(0)
     }
 }

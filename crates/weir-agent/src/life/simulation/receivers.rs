@@ -126,8 +126,8 @@ impl Outputs {
     ) -> Outputs {
         let settings = PrometheusSettings::default();
         let scrape = Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX));
-        saved.restore_with(SCRAPE, &scrape.lineage(), |saved, away| {
-            scrape.restore(saved, away.as_secs() as Seconds, 0)
+        saved.restore_with(SCRAPE, &scrape.lineage(), |saved, of| {
+            scrape.restore(saved, of, 0)
         });
         let names: Vec<String> = lock(receivers).iter().map(|of| of.name.clone()).collect();
         if let Some(tally) = &tally {
