@@ -153,6 +153,10 @@ impl Flush {
         }
     }
 
+    pub(crate) fn of_partition(self, partition: u32) -> Self {
+        Flush { partition, ..self }
+    }
+
     /// Corrections of one bucket.
     pub(crate) fn late(
         bucket: (i64, u32),

@@ -21,6 +21,9 @@ use crate::results::{BucketResult, Occasion};
 /// Bytes of results that are read at once, and that an output of sums reads ahead of each partition.
 const READ_BYTES: usize = 1 << 20;
 
+/// By partition.
+type ResultsOfBucket = BTreeMap<u32, Vec<BucketResult>>;
+
 /// One output and its part of the log.
 #[derive(Debug)]
 pub struct Follower<L> {
@@ -420,20 +423,17 @@ impl<L: Log> Follower<L> {
             Some(_) => return None,
             None => self.late_bucket(now)?,
         };
-        let (mut results, bytes) = (BTreeMap::new(), self.waiting_bytes());
+        let (mut results, bytes) = (ResultsOfBucket::new(), self.waiting_bytes());
         self.take_late(Some(((start, width), &mut results)), now);
         let mut late = std::mem::take(&mut self.late);
         let bytes = bytes - self.waiting_bytes() + late.bytes();
         self.giving = Some((start, width));
         self.awaited = None;
         let held = self.held.iter().filter(|(_, held)| held.taken > held.stored);
-        let flushes = self.held.keys().map(|partition| Flush {
-            partition: *partition,
-            ..Flush::new(
-                (start, width),
-                results.remove(partition).unwrap_or_default(),
-                late.series.remove(partition).unwrap_or_default(),
-            )
+        let flushes = self.held.keys().map(|partition| {
+            let results = results.remove(partition).unwrap_or_default();
+            let late = late.series.remove(partition).unwrap_or_default();
+            Flush::new((start, width), results, late).of_partition(*partition)
         });
         Some(Delivery {
             flushes: flushes.collect(),
@@ -448,7 +448,7 @@ impl<L: Log> Follower<L> {
     }
 
     /// Takes what is due: corrections, buckets older than those given, and this bucket.
-    fn take_late(&mut self, mut bucket: Option<((i64, u32), &mut BTreeMap<u32, Vec<BucketResult>>)>, now: i64) {
+    fn take_late(&mut self, mut bucket: Option<((i64, u32), &mut ResultsOfBucket)>, now: i64) {
         for (partition, held) in &mut self.held {
             while let Some(front) = held.waiting.front() {
                 let (start, width) = front.bucket();

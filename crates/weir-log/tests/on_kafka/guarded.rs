@@ -11,7 +11,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use weir_broker::{Broker, Guard};
 use weir_log::{Brokers, Connection, KafkaLog, Mechanism, Obstacle, Properties, Sasl, Tls, examine};
-use weir_merge::{Commit, Log, Plan};
+use weir_merge::{Commit, Log, Plan, Quarantined};
 
 use super::fleet::{brokers, open, until, until_shown};
 use super::topics::assigned;
@@ -286,6 +286,11 @@ fn agents_and_merges_need_only_the_documented_rights() {
     assert_eq!(merge.fetch(0, 0, 1).unwrap().messages[0].bytes, b"a record");
     let commit = Commit {
         results: vec![b"a result".to_vec()],
+        quarantined: vec![Quarantined {
+            offset: 0,
+            reason: "a reason".to_owned(),
+            bytes: b"a record".to_vec(),
+        }],
         snapshot: b"a snapshot".to_vec(),
         offset: 1,
         ..Commit::default()
@@ -313,8 +318,22 @@ fn agents_and_merges_need_only_the_documented_rights() {
             .any(|generation| { output.record_results_sent(0, *generation, 1).is_ok() })
     );
     store("merge", 2);
-    let refused = merge.append(0, 1, b"x").unwrap_err().to_string();
+    drop(output);
+
+    // What `weir merge replay` does.
+    let mut replay = KafkaLog::open_for_output(&settings("merge"), "file").unwrap();
+    assert_eq!(replay.results_near(0, 0).unwrap(), 0);
+    assert_eq!(replay.position(0).unwrap(), 1);
+    until("the group has no members", || replay.rewind(0, 0).is_ok());
+    assert_eq!(replay.position(0).unwrap(), 0);
+
+    // What `weir merge quarantine put-back` does: with the right to write records.
+    let found = merge.quarantined(0).unwrap();
+    assert_eq!(found, commit.quarantined);
+    let refused = merge.append(0, 1, &found[0].bytes).unwrap_err().to_string();
     assert!(refused.contains("uthorization failed"), "{refused}");
+    allow(&broker.address(), "merge", &[(TOPIC, "least", &[WRITE])]);
+    until("the brokers know the right", || merge.append(0, 1, &found[0].bytes).is_ok());
 }
 
 #[test]
