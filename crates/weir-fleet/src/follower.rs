@@ -342,8 +342,7 @@ impl Sending {
             Ok(sums) => self.follower.delivered_sums(delivery, sums),
             Err(error) => {
                 // The next delivery stores them.
-                self.shared
-                    .failed(&format!("the sums of {}: {error}", self.name));
+                self.shared.failed(&format!("the sums of {}: {error}", self.name));
                 Ok(())
             }
         }

@@ -24,7 +24,7 @@ pub struct PartitionSums {
 
 impl PartitionSums {
     pub fn encode(&self) -> io::Result<Vec<u8>> {
-        let plain = postcard::to_stdvec(self).map_err(io::Error::other)?;
+        let plain = postcard::to_extend(self, Vec::new()).map_err(io::Error::other)?;
         let mut bytes = zstd::bulk::compress(&plain, COMPRESSION)?;
         bytes.insert(0, VERSION);
         Ok(bytes)

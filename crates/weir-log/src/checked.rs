@@ -25,7 +25,7 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     };
     let length = first_line(&[]).len();
     let parts = bytes.split_at_checked(length);
-    if !parts.is_some_and(|(line, rest)| line == first_line(rest).as_bytes()) {
+    if parts.is_none_or(|(line, rest)| line != first_line(rest).as_bytes()) {
         return Err(damaged(path, "its checksum does not match"));
     }
     Ok(Some(bytes.split_off(length)))

@@ -210,7 +210,7 @@ impl FileLog {
             let output = self.output.clone().unwrap_or_default();
             return Err(Error::Held { output });
         }
-        checked::write(&self.position_file(partition)?, &format!("{before}\n"))
+        checked::write(&self.position_file(partition)?, format!("{before}\n"))
     }
 
     /// The quarantined records of all commits that are kept.
@@ -322,12 +322,7 @@ impl Log for FileLog {
         Ok(Some((commit.snapshot, commit.offset)))
     }
 
-    fn commit(
-        &mut self,
-        partition: u32,
-        generation: u64,
-        commit: &Commit,
-    ) -> Result<(), CommitError<Error>> {
+    fn commit(&mut self, partition: u32, generation: u64, commit: &Commit) -> Result<(), CommitError<Error>> {
         // The process with the lock is the only owner until it ends.
         if self.owning.is_none() {
             return Err(CommitError::Fenced);
@@ -386,7 +381,7 @@ impl Log for FileLog {
         if self.owning.is_none() {
             return Err(CommitError::Fenced);
         }
-        checked::write(&self.position_file(partition)?, &format!("{before}\n"))?;
+        checked::write(&self.position_file(partition)?, format!("{before}\n"))?;
         Ok(())
     }
 }

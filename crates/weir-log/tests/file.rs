@@ -317,7 +317,10 @@ fn sums_of_an_output_are_kept_with_its_position() {
         ..Commit::default()
     };
     let mut scrape = open(&directory).of_output("scrape");
-    assert!(scrape.commit(0, 0, &sums(1, 5)).is_err(), "it has no partition yet");
+    assert!(
+        scrape.commit(0, 0, &sums(1, 5)).is_err(),
+        "it has no partition yet"
+    );
     scrape.assignments().unwrap();
     assert_eq!(scrape.committed(0).unwrap(), None);
     for number in 1..4 {

@@ -38,7 +38,9 @@ impl Timeline {
     /// For the next process, whose times are later: what stands before a saved state of so many bytes.
     pub fn head(&self) -> impl Fn(usize) -> Vec<u8> + use<> {
         let newest = self.newest;
-        move |bytes| postcard::to_extend(&(newest, bytes as u64), Vec::new()).expect("two numbers are writable")
+        move |bytes| {
+            postcard::to_extend(&(newest, bytes as u64), Vec::new()).expect("two numbers are writable")
+        }
     }
 
     /// Continues after the newest time of another process, or of several, and returns the state behind it.

@@ -255,7 +255,10 @@ fn sums_move_with_their_partitions() {
     let (three, seven) = (next(&parts[..1]), next(&parts[1..]));
     three.take(&of_fleet(3, BUCKET + 10, &[("of.three", 1.0)]), 5);
     // It has moved to an added partition.
-    seven.take(&of_fleet(7, BUCKET + 20, &[("of.seven", 1.0), ("moves", 4.0)]), 15);
+    seven.take(
+        &of_fleet(7, BUCKET + 20, &[("of.seven", 1.0), ("moves", 4.0)]),
+        15,
+    );
     assert_eq!(value(&three, "of_three_total"), Some(6.0));
     assert_eq!(value(&seven, "of_three_total"), None);
     let parts = [three.save_partitions(20), seven.save_partitions(30)].concat();
@@ -272,7 +275,9 @@ fn sums_move_with_their_partitions() {
 fn value(scrape: &Arc<Scrape>, name: &str) -> Option<f64> {
     let text = shown(scrape, 6);
     let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-    lines.find(|(found, _)| *found == name).map(|(_, value)| value.parse().unwrap())
+    lines
+        .find(|(found, _)| *found == name)
+        .map(|(_, value)| value.parse().unwrap())
 }
 
 /// Series leave when they would have left.

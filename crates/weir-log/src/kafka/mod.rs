@@ -392,7 +392,7 @@ impl KafkaLog {
     fn has_sums(&mut self) -> Result<bool, Error> {
         if !self.has_sums {
             let topic_creator = self.topic_creator()?;
-            self.has_sums = topic_creator.partitions(&self.topics.kept)?.is_some();
+            self.has_sums = topic_creator.partitions(&topic_creator.topics.kept)?.is_some();
         }
         Ok(self.has_sums)
     }

@@ -333,7 +333,9 @@ fn agents_and_merges_need_only_the_documented_rights() {
     let refused = merge.append(0, 1, &found[0].bytes).unwrap_err().to_string();
     assert!(refused.contains("uthorization failed"), "{refused}");
     allow(&broker.address(), "merge", &[(TOPIC, "least", &[WRITE])]);
-    until("the brokers know the right", || merge.append(0, 1, &found[0].bytes).is_ok());
+    until("the brokers know the right", || {
+        merge.append(0, 1, &found[0].bytes).is_ok()
+    });
 }
 
 #[test]

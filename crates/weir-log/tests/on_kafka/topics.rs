@@ -344,8 +344,13 @@ fn sums_of_an_output_move_with_its_position() {
     let generation = generation.expect("one of them is that of partition 1");
     for number in 2..5 {
         one.commit(1, generation, &sums(number)).unwrap();
-        assert_eq!(one.committed(1).unwrap(), Some((vec![number; 300_000], number.into())));
-        assert_eq!(one.results_sent(1).unwrap(), number.into());
+        assert_eq!(
+            one.committed(1).unwrap(),
+            Some((vec![number; 300_000], number.into()))
+        );
+        until("the position is shown", || {
+            one.results_sent(1).unwrap() == u64::from(number)
+        });
     }
     assert_eq!(one.committed(0).unwrap(), None);
     drop(one);

@@ -5,7 +5,7 @@ use std::any::Any;
 use weir_aggregate::Batch;
 
 use super::books::{self, Class, Dropped, Items, Reason};
-use crate::prometheus::{NoState, SavedAt};
+use crate::prometheus::{NoState, SavedAt, SavedPartitions};
 
 /// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
 pub trait Encode: Any + Send {
@@ -57,7 +57,7 @@ pub trait Encode: Any + Send {
     }
 
     /// Called between two buckets of a fleet: the part of the state of each partition, for the process that gets it next.
-    fn save_partitions(&mut self) -> Vec<(u32, Vec<u8>)> {
+    fn save_partitions(&mut self) -> SavedPartitions {
         Vec::new()
     }
 

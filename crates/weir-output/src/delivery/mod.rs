@@ -41,6 +41,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::counters::OutputCounter;
+use crate::prometheus::SavedPartitions;
 use crate::settings::DeliverySettings;
 
 pub use backoff::{Backoff, RETRY_AFTER_MAX, http_date, retry_after, seed};
@@ -148,7 +149,7 @@ struct Shared {
     kept_state: Mutex<Option<Vec<u8>>>,
     /// What a save is to leave here instead.
     wants_partitions: AtomicBool,
-    kept_partitions: Mutex<Option<Vec<(u32, Vec<u8>)>>>,
+    kept_partitions: Mutex<Option<SavedPartitions>>,
     /// See [`weir_aggregate::Batch::samples_until`]: of the last bucket that is encoded as a whole.
     encoded_until: AtomicU64,
     retained_encoder: Mutex<Option<Box<dyn Encode>>>,

@@ -11,7 +11,7 @@ use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings};
 use crate::delivery::{Class, Clock, Encoded, Items, Reason};
 use crate::prometheus::state::{CumulativeState, Family, Row, Seconds, Value};
-use crate::prometheus::{Native, NoState, SavedAt};
+use crate::prometheus::{Native, NoState, SavedAt, SavedPartitions};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::Counters;
 use crate::timeline::Timeline;
@@ -143,7 +143,7 @@ impl Cumulative {
     }
 
     /// The series of each partition of a fleet's log.
-    pub fn save_partitions(&self) -> Vec<(u32, Vec<u8>)> {
+    pub fn save_partitions(&self) -> SavedPartitions {
         self.state.save_partitions(self.now(), self.timeline.head())
     }
 

@@ -11,7 +11,7 @@ use super::cumulative::Cumulative;
 use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings, Temporality};
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items, Reason};
-use crate::prometheus::{NoState, SavedAt};
+use crate::prometheus::{NoState, SavedAt, SavedPartitions};
 use crate::sums::{self, Counters};
 
 /// The scale of distributions before there are too many buckets: base 2^(1/32), about 2.2 %.
@@ -262,7 +262,7 @@ impl Encode for OtlpEncoder {
         }
     }
 
-    fn save_partitions(&mut self) -> Vec<(u32, Vec<u8>)> {
+    fn save_partitions(&mut self) -> SavedPartitions {
         let cumulative = self.cumulative.as_ref();
         cumulative.map(Cumulative::save_partitions).unwrap_or_default()
     }

@@ -29,7 +29,7 @@ pub(crate) mod state;
 pub use accept::Format;
 pub(crate) use forms::Forms;
 pub(crate) use native::Native;
-pub use state::{Counts, NoState, SavedAt, Seconds};
+pub use state::{Counts, NoState, SavedAt, SavedPartitions, Seconds};
 
 use render::Cursor;
 use state::CumulativeState;
@@ -123,7 +123,7 @@ impl Scrape {
     }
 
     /// The series of each partition of a fleet's log, for the process that gets it next.
-    pub fn save_partitions(&self, now: Seconds) -> Vec<(u32, Vec<u8>)> {
+    pub fn save_partitions(&self, now: Seconds) -> SavedPartitions {
         self.lock().save_partitions(now, |_| Vec::new())
     }
 

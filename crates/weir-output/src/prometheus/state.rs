@@ -24,7 +24,7 @@ mod place;
 mod saved;
 
 pub use blocks::Blocks;
-pub use saved::{NoState, SavedAt};
+pub use saved::{NoState, SavedAt, SavedPartitions};
 
 /// The minimum size of a native histogram's buckets, even if the state is full.
 const NATIVE_BYTES_LEAST: usize = 256;

@@ -20,7 +20,7 @@ use crate::prometheus::names::{for_each_label, unescape};
 use crate::prometheus::state::{
     Blocks, CumulativeState, Family, Row, Seconds, SeriesState, Value, is_compound, style,
 };
-use crate::prometheus::{Native, NoState, SavedAt, help};
+use crate::prometheus::{Native, NoState, SavedAt, SavedPartitions, help};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::timeline::{SampleTimes, Timeline};
 
@@ -317,7 +317,7 @@ impl Encode for RemoteWriteEncoder {
         self.state.save_behind(self.now(), self.timeline.head())
     }
 
-    fn save_partitions(&mut self) -> Vec<(u32, Vec<u8>)> {
+    fn save_partitions(&mut self) -> SavedPartitions {
         self.state.save_partitions(self.now(), self.timeline.head())
     }
 

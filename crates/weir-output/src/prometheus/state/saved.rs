@@ -61,9 +61,9 @@ struct SeriesRef<'a, S> {
     value: SavedValue,
 }
 
-impl<M: Serialize, S: Serialize> Serialize for FamiliesRef<'_, M, S> {
-    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
-        let one = |family: &'_ Family<M, S>, only| FamilyRef {
+impl<'a, M, S> FamiliesRef<'a, M, S> {
+    fn one(&self, family: &'a Family<M, S>, only: Option<&'a [(u32, u32)]>) -> FamilyRef<'a, M, S> {
+        FamilyRef {
             name: &family.name,
             kind: family.kind as u8,
             renamed: family.renamed.as_deref(),
@@ -74,28 +74,13 @@ impl<M: Serialize, S: Serialize> Serialize for FamiliesRef<'_, M, S> {
                 now: self.now,
                 only,
             },
-        };
-        // The format begins with the length, which an iterator over blocks does not know.
-        let Some(only) = self.only else {
-            let mut families = serializer.serialize_seq(Some(self.families.len()))?;
-            for family in self.families.iter() {
-                families.serialize_element(&one(family, None))?;
-            }
-            return families.end();
-        };
-        let is_of_one = |a: &(u32, u32), b: &(u32, u32)| a.0 == b.0;
-        let mut families = serializer.serialize_seq(Some(only.chunk_by(is_of_one).count()))?;
-        for only in only.chunk_by(is_of_one) {
-            let family = &self.families[only[0].0 as usize];
-            families.serialize_element(&one(family, Some(only)))?;
         }
-        families.end()
     }
 }
 
-impl<S: Serialize> Serialize for ManySeriesRef<'_, S> {
-    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
-        let one = |series: &'_ SeriesState<S>| SeriesRef {
+impl<'a, S> ManySeriesRef<'a, S> {
+    fn one(&self, series: &'a SeriesState<S>) -> SeriesRef<'a, S> {
+        SeriesRef {
             labels: &series.labels,
             age: self.now.saturating_sub(series.seen),
             stamp: series.stamp,
@@ -103,7 +88,33 @@ impl<S: Serialize> Serialize for ManySeriesRef<'_, S> {
             form: saved_key(self.forms.key(series.form)),
             kept: &series.kept,
             value: SavedValue::from(&series.value),
+        }
+    }
+}
+
+impl<M: Serialize, S: Serialize> Serialize for FamiliesRef<'_, M, S> {
+    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
+        // The format begins with the length, which an iterator over blocks does not know.
+        let Some(only) = self.only else {
+            let mut families = serializer.serialize_seq(Some(self.families.len()))?;
+            for family in self.families.iter() {
+                families.serialize_element(&self.one(family, None))?;
+            }
+            return families.end();
         };
+        let is_of_one = |a: &(u32, u32), b: &(u32, u32)| a.0 == b.0;
+        let mut families = serializer.serialize_seq(Some(only.chunk_by(is_of_one).count()))?;
+        for only in only.chunk_by(is_of_one) {
+            let family = &self.families[only[0].0 as usize];
+            families.serialize_element(&self.one(family, Some(only)))?;
+        }
+        families.end()
+    }
+}
+
+impl<S: Serialize> Serialize for ManySeriesRef<'_, S> {
+    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
+        let one = |series| self.one(series);
         match self.only {
             None => serializer.collect_seq(self.series.iter().map(one)),
             Some(only) => {
@@ -148,6 +159,9 @@ pub struct SavedAt {
     /// Of a fleet's log.
     pub partition: u32,
 }
+
+/// Saved series of each partition.
+pub type SavedPartitions = Vec<(u32, Vec<u8>)>;
 
 /// Bytes hold no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +235,7 @@ where
     }
 
     /// The series of each partition, by partition; each as [`CumulativeState::save_behind`] writes them.
-    pub fn save_partitions(&self, now: Seconds, head: impl Fn(usize) -> Vec<u8>) -> Vec<(u32, Vec<u8>)> {
+    pub fn save_partitions(&self, now: Seconds, head: impl Fn(usize) -> Vec<u8>) -> SavedPartitions {
         let mut partitions: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
         for (family, of) in (0..).zip(self.families.iter()) {
             for (at, series) in (0..).zip(&of.series) {
