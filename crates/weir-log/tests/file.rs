@@ -325,7 +325,7 @@ fn sums_of_an_output_are_kept_with_its_position() {
     assert_eq!(scrape.committed(0).unwrap(), None);
     for number in 1..4 {
         scrape.commit(0, 0, &sums(number, number.into())).unwrap();
-        assert_eq!(scrape.results_sent(0).unwrap(), number.into());
+        assert_eq!(scrape.results_sent(0).unwrap(), u64::from(number));
     }
     let position = directory.path().join("0/sent-scrape");
     let before = std::fs::read(&position).unwrap();

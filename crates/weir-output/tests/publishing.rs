@@ -589,8 +589,9 @@ async fn a_bucket_that_was_open_when_the_clock_was_set_back_is_one_of_the_presen
     let run = async |bucket, messages: &str| {
         let before = output.status().received.points;
         submit(&output, bucket, messages);
-        driver.advance(Duration::from_secs(1));
         until(&output, "a bucket", |status| {
+            // It waits a little before it is sent.
+            driver.advance(Duration::from_millis(20));
             status.received.points > before && idle(status)
         })
         .await;

@@ -293,7 +293,6 @@ fn agents_and_merges_need_only_the_documented_rights() {
         }],
         snapshot: b"a snapshot".to_vec(),
         offset: 1,
-        ..Commit::default()
     };
     assert_eq!(merge.committed(0).unwrap(), None);
     let generations = [generation, generation - 1];

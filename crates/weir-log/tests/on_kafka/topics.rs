@@ -346,7 +346,7 @@ fn sums_of_an_output_move_with_its_position() {
         one.commit(1, generation, &sums(number)).unwrap();
         assert_eq!(
             one.committed(1).unwrap(),
-            Some((vec![number; 300_000], number.into()))
+            Some((vec![number; 300_000], u64::from(number)))
         );
         until("the position is shown", || {
             one.results_sent(1).unwrap() == u64::from(number)
