@@ -135,12 +135,13 @@ impl Source {
         let flushes = || self.status()["flush"]["count"].as_u64().unwrap();
         let before = flushes();
         until("a bucket ends", || flushes() > before);
-        // An idle agent has records too, and they wait for its time to send.
-        let points = || self.status()["outputs"][0]["points"].clone();
-        let produced = points()["produced"].as_u64();
-        until("all before it is delivered", || {
-            points()["delivered"].as_u64() >= produced
-        });
+        // On its way to the output, it is not produced yet: it is once something more is. An idle agent has records too, and they wait for its
+        // time to send.
+        let points = |of: &str| self.status()["outputs"][0]["points"][of].as_u64();
+        let produced = points("produced");
+        until("it has reached the output", || points("produced") > produced);
+        let produced = points("produced");
+        until("all before it is delivered", || points("delivered") >= produced);
     }
 
     /// Waits until the agent's time follows a clock that was set back. The bucket that was open then has the time of its beginning, and the
