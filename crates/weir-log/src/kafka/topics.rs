@@ -15,7 +15,7 @@ pub(crate) struct Topics {
     pub snapshots: String,
     pub quarantine: String,
     pub control: String,
-    /// What the group reads, and what it keeps with its offsets: records and snapshots, or results and sums.
+    /// The group reads the first, and keeps the second with its offsets: records and snapshots, or results and sums.
     pub read: String,
     pub kept: String,
 }

@@ -319,14 +319,14 @@ fn agents_and_merges_need_only_the_documented_rights() {
     store("merge", 2);
     drop(output);
 
-    // What `weir merge replay` does.
+    // As `weir merge replay` does.
     let mut replay = KafkaLog::open_for_output(&settings("merge"), "file").unwrap();
     assert_eq!(replay.results_near(0, 0).unwrap(), 0);
     assert_eq!(replay.position(0).unwrap(), 1);
     until("the group has no members", || replay.rewind(0, 0).is_ok());
     assert_eq!(replay.position(0).unwrap(), 0);
 
-    // What `weir merge quarantine put-back` does: with the right to write records.
+    // As `weir merge quarantine put-back` does, with the right to write records.
     let found = merge.quarantined(0).unwrap();
     assert_eq!(found, commit.quarantined);
     let refused = merge.append(0, 1, &found[0].bytes).unwrap_err().to_string();

@@ -470,7 +470,7 @@ impl SimulatedLog {
         }
         if let Some(sums) = sums {
             sent.sums = Some((sums.to_vec(), before));
-            // Files keep sums and position one after the other.
+            // Files keep the sums first, then the position.
             if world.reads_clock && world.random.one_in(world.faults.commit_fails) {
                 return Err(Unreachable.into());
             }

@@ -147,7 +147,7 @@ struct Shared {
     /// The next process continues the encoder's state: it is left here at the end.
     keeps_state: AtomicBool,
     kept_state: Mutex<Option<Vec<u8>>>,
-    /// What a save is to leave here instead.
+    /// A save is to leave these instead.
     wants_partitions: AtomicBool,
     kept_partitions: Mutex<Option<SavedPartitions>>,
     /// See [`weir_aggregate::Batch::samples_until`]: of the last bucket that is encoded as a whole.
