@@ -48,9 +48,9 @@ FAULTS = [
         [
             (
                 FOLLOWER,
-                "            match self.log.record_results_sent(partition, generation, before) {",
+                "            match store(&mut self.log, partition, generation, before) {",
                 "            let known = positions.values().copied().min().unwrap_or(0);\n"
-                "            match self.log.record_results_sent(partition, generation, known) {",
+                "            match store(&mut self.log, partition, generation, known) {",
             ),
             (
                 FOLLOWER,
@@ -136,6 +136,21 @@ FAULTS = [
         "given-is-not-read-again",
         "an output of sums that loses a partition skips what it was given of the others",
         [(FOLLOWER, "        (self.read, self.taken) = (self.stored, self.stored);", "        (self.read, self.taken) = (self.taken, self.taken);")],
+    ),
+    (
+        "sums-are-forgotten",
+        "a partition that moves begins its sums from zero",
+        [(FOLLOWER, "            let found = self.log.committed(*partition)?;", "            let found = self.log.committed(*partition)?.filter(|_| false);")],
+    ),
+    (
+        "sums-at-the-position",
+        "an output continues sums at its stored position, although a kill has left them ahead of it",
+        [(FOLLOWER, "                held.stored = of.before;", "                held.stored = held.stored.min(of.before);")],
+    ),
+    (
+        "sums-of-new-partitions",
+        "an output of sums that gets another partition goes on, and begins the sums of that one from zero",
+        [(FOLLOWER, "            self.held.insert(partition, held);\n            self.counts.moved += 1;", "            self.held.insert(partition, held);\n            self.counts.moved += u64::from(self.given.is_empty());")],
     ),
     (
         "failed-commit-is-forgotten",

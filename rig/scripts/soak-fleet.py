@@ -3,8 +3,8 @@
 
   rig/scripts/soak-fleet.py [--directory] [--faults 60] [--seed N]
 
-Three agents of two tenants, two merges and sometimes a third, four and later ten partitions, and three outputs: a file, to which late data
-comes as a difference, and Graphite and InfluxDB, where a point replaces an earlier one. Graphite is dead for a minute. Agents, merges and
+Three agents of two tenants, two merges and sometimes a third, four and later ten partitions, and four outputs: a file, to which late data
+comes as a difference, Graphite and InfluxDB, where a point replaces an earlier one, and the scrape, whose sums move with the partitions. Graphite is dead for a minute. Agents, merges and
 the broker are killed, stopped and restarted; points with old timestamps arrive; the clock of all of them is an hour
 ahead for a while. WEIR_BIN and WEIR_BROKER_BIN name built programs; the defaults are those of a build for tests. Loopback only; the script ends all its processes.
 """
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections import defaultdict
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -33,7 +34,9 @@ BROKER = os.environ.get("WEIR_BROKER_BIN") or os.path.join(TARGET, "debug/weir-b
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
 WIDTH = 5
 TENANTS = ["shop", "bank", "bank"]
-OUTPUTS = ["file", "graphite", "influx"]
+OUTPUTS = ["file", "graphite", "influx", "prometheus"]
+# Of the scrape, by the names of the truth.
+SUMS = {"k.c": "k_c_total", "k.late": "k_late_total", "k.d.count": "k_d_count", "k.t.count": "k_t_count"}
 # Merges meet twice as many as agents.
 FAULTS = ["kill agent", "restart agent", "stop agent", "third merge", "stop broker"] + ["kill merge", "restart merge", "stop merge"] * 2
 # Seconds by which the clock steps once in a run, and back: more than a merge lets clocks differ.
@@ -67,7 +70,7 @@ flush_summary: false
 grace_period: 5s
 state_path: '{directory}/m{number}.state'
 outputs:
-  prometheus: {{enabled: false}}
+  prometheus: {{expiry: 1d}}
   file: {{path: '{directory}/m{number}.jsonl'}}
   graphite: {{address: 'tcp://{graphite}'}}
   influx: {{url: 'http://{influx}', host: all, metric_type: false, precision: s}}
@@ -421,6 +424,17 @@ class Soak:
             found[(point["metric"], tuple(sorted(point["tags"])), point["ts"])] += point["value"] * scale
         return found
 
+    def scraped(self):
+        """The sums that the merges show."""
+        found = defaultdict(float)
+        for merge in self.merges.values():
+            text = urllib.request.urlopen(f"http://{merge.admin}/metrics", timeout=60).read().decode()
+            for name, labels, value in re.findall(r"^(\w+)\{([^}]*)\} (\S+)", text, re.MULTILINE):
+                if name in SUMS.values():
+                    tags = tuple(sorted(f"{key}:{of}" for key, of in re.findall(r'(\w+)="([^"]*)"', labels)))
+                    found[(name, tags, 0)] += float(value)
+        return found
+
     def is_disturbed(self, agent, window):
         return any(of == agent and begin <= window + WIDTH and window <= end for of, begin, end in self.disturbed)
 
@@ -433,9 +447,10 @@ class Soak:
             "file": lambda name: name,
             "graphite": lambda name: f"{name}.count" if name == "k.c" else name,
             "influx": lambda name: f"{name}.value" if name in ("k.c", "k.s", "k.g") else name,
+            "prometheus": SUMS.get,
         }
         faults = []
-        for output, points in zip(OUTPUTS, (self.in_files(), self.graphite.points, self.influx.points)):
+        for output, points in zip(OUTPUTS, (self.in_files(), self.graphite.points, self.influx.points, self.scraped())):
             checked = exact = 0
             # By series: its tag names the window, and a busy agent may have read a part of it in the next one.
             of_series = defaultdict(list)
@@ -444,7 +459,7 @@ class Soak:
             for (name, tags, at), value in truth.items():
                 agent = int(next(tag for tag in tags if tag.startswith("a:"))[2:])
                 # Late data is a difference that outputs of points that replace each other cannot have.
-                if name == "k.late" and output != "file":
+                if name == "k.late" and output not in ("file", "prometheus") or output == "prometheus" and name not in SUMS:
                     continue
                 checked += 1
                 values = of_series[(named[output](name), tags)]
@@ -460,8 +475,8 @@ class Soak:
                 may_lose = any(of == agent and at - 60 <= when <= at + 75 for of, when in self.kills)
                 # Late data came a minute after their bucket.
                 if not is_right and (self.is_disturbed(agent, at) or name == "k.late" and self.is_disturbed(agent, at + 60)):
-                    is_sum = name in ("k.c", "k.late")
-                    is_right = found < value and (may_lose or not (is_sum and output == "file"))
+                    is_kept = output == "prometheus" or output == "file" and name in ("k.c", "k.late")
+                    is_right = found < value and (may_lose or not is_kept)
                 if not is_right:
                     faults.append(f"{output}: {name} {','.join(tags)} at {at}: {values}, and {value} were sent")
             print(f"{output}: {exact} of {checked} points are exact", flush=True)

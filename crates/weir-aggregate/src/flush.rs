@@ -285,6 +285,11 @@ impl<'a> Series<'a> {
         }
     }
 
+    /// The first partition of its batch: of a fleet's log, the one that has the series.
+    pub fn partition(&self) -> u32 {
+        self.batch.partitions.start as u32
+    }
+
     /// Whether the sender gave the timestamp. Such a row is a single sample, not the state of a bucket.
     pub fn is_timestamped(&self) -> bool {
         self.row.timestamp != 0

@@ -2,7 +2,8 @@
 //! log.
 //!
 //! A slow or dead output delays only its own reading: results wait in the log. The stored position never exceeds the backend's, so after a
-//! kill the next process repeats at most one bucket of each partition.
+//! kill the next process repeats at most one bucket of each partition. The sums of an output are stored with its position, by partition, so the
+//! next process continues them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use weir_aggregate::{BATCH_ROWS, Batch, Bucket};
-use weir_merge::{CorrectionPolicy, Flush, FlushSeries, Follower};
+use weir_merge::{CorrectionPolicy, Flush, FlushSeries, Follower, StoredSums};
 use weir_output::delivery::{Delivery, OutputState, SavedStates};
+use weir_output::prometheus::SavedAt;
 
-use super::place::{self, PositionFile, StoredSums};
+use super::place::{self, Mark, PartitionSums};
 use super::shared::{OutputProgress, Shared};
 use super::{FleetLog, open_for_output, unix_ms};
 use weir_agent::budget::Budget;
@@ -67,7 +69,7 @@ pub fn start(
             budget: budget.of_output(&config.outputs),
             handle: handle.clone(),
             follower: Follower::new(log, CorrectionPolicy::default(), patience, room),
-            place: PositionFile::new(&directory, &name),
+            mark: Mark::new(&directory, &name),
             progress,
             shared: shared.clone(),
             started: Instant::now(),
@@ -98,7 +100,7 @@ struct Sending {
     budget: Budget,
     handle: Handle,
     follower: Follower<FleetLog>,
-    place: PositionFile,
+    mark: Mark,
     progress: Arc<OutputProgress>,
     shared: Arc<Shared>,
     started: Instant,
@@ -112,14 +114,14 @@ struct Running {
     /// The points that histograms become.
     suffix_mask: u32,
     sequence: u64,
-    /// Partitions that this process had lost when the output started.
-    revoked: u64,
+    /// Partitions that had come or gone when the output started.
+    moved: u64,
 }
 
 impl Sending {
     /// Runs until the process ends.
     pub fn run(mut self) {
-        if self.place.was_begun() {
+        if self.mark.was_begun() {
             self.progress.repeated.fetch_add(1, Ordering::Relaxed);
         }
         let mut running = None;
@@ -143,10 +145,9 @@ impl Sending {
     fn turn(&mut self, running: &mut Option<Running>) -> Result<bool, weir_log::Error> {
         self.follower.listen()?;
         let positions = self.follower.positions();
-        let lost = self.follower.counts().revoked;
-        // Other processes give the series of lost partitions: sums that still contain them would contradict theirs.
-        let is_over =
-            |running: &Running| positions.is_empty() || running.policy.adds_up && running.revoked < lost;
+        // Other processes give the series of lost partitions, and know the sums of new ones.
+        let moved = self.follower.counts().moved;
+        let is_over = |running: &Running| positions.is_empty() || running.is_over(moved);
         if running.as_ref().is_some_and(is_over)
             && let Some(running) = running.take()
         {
@@ -163,7 +164,7 @@ impl Sending {
         }
         let running = match running {
             Some(running) => running,
-            None => match self.start(&positions) {
+            None => match self.start()? {
                 Ok(started) => running.insert(started),
                 Err(failure) => {
                     self.shared.fail(failure);
@@ -182,37 +183,31 @@ impl Sending {
         let Some(mut delivery) = delivery? else {
             return Ok(false);
         };
-        if let Err(error) = self.place.begin() {
+        if running.is_over(counts.moved) {
+            return Ok(true);
+        }
+        if let Err(error) = self.mark.begin() {
             self.shared.failed(&format!("state_path: {error}"));
         }
         self.progress.giving(&delivery);
         self.progress.holds(self.follower.bytes() + delivery.bytes);
         if self.give(running, &mut delivery) {
-            self.save_sums(running, &delivery);
             self.progress.delivered(&delivery);
-            self.place.end();
-            self.follower.delivered(&delivery)?;
+            self.mark.end();
+            self.store(running, &delivery)?;
         }
         Ok(true)
     }
 
-    /// Starts the output. It continues with its sums if they are those of its partitions and positions.
-    fn start(&mut self, positions: &BTreeMap<u32, u64>) -> Result<Running, Failure> {
-        let found = self.place.read().unwrap_or_else(|error| {
-            tracing::warn!("output {} starts its sums from zero: {error}", self.name);
-            None
-        });
-        let found = found.filter(|found| found.hold_at(positions)).unwrap_or_default();
-        for (partition, before) in &found.next {
-            self.follower.skip_to(*partition, *before);
-        }
-        let away = Duration::from_millis((unix_ms() - found.at_ms).max(0) as u64);
-        let sums: BTreeMap<String, OutputState> = found
-            .sums
-            .map(|sums| (self.name.clone(), sums))
-            .into_iter()
-            .collect();
-        let saved = Arc::new(SavedStates::new(sums, away));
+    /// Starts the output, with the sums that the log has with its positions.
+    fn start(&mut self) -> Result<Result<Running, Failure>, weir_log::Error> {
+        let moved = self.follower.counts().moved;
+        let stored = self.follower.sums()?;
+        Ok(self.start_with(&stored, moved))
+    }
+
+    fn start_with(&mut self, stored: &[StoredSums], moved: u64) -> Result<Running, Failure> {
+        let saved = self.saved(stored);
         let fixed = Fixed::new(&self.config);
         let agent = continuity::publisher(&Resumed::default())?;
         let outputs = Outputs::start(
@@ -234,6 +229,9 @@ impl Sending {
             .ok_or_else(|| Failure::runtime(format!("output {}: is not configured", self.name)))?;
         let policy = corrections(output_type, &output);
         self.follower.set_policy(policy);
+        if policy.adds_up {
+            self.follower.continue_behind(stored);
+        }
         self.progress.set_repeats_are(repeats_are(output_type, &policy));
         self.progress.set_outputs(Some(outputs.clone()));
         Ok(Running {
@@ -242,8 +240,27 @@ impl Sending {
             output,
             policy,
             sequence: 0,
-            revoked: self.follower.counts().revoked,
+            moved,
         })
+    }
+
+    /// The sums that a new output continues. It starts those that cannot be read from zero.
+    fn saved(&self, stored: &[StoredSums]) -> Arc<SavedStates> {
+        let mut partitions = Vec::new();
+        for of in stored {
+            let found = PartitionSums::decode(&of.bytes).unwrap_or_else(|error| {
+                let (output, partition) = (&self.name, of.partition);
+                tracing::warn!("output {output} starts the sums of partition {partition} from zero: {error}");
+                PartitionSums::default()
+            });
+            let away = (unix_ms() - found.at_ms).max(0) / 1000;
+            let at = SavedAt {
+                away: u32::try_from(away).unwrap_or(u32::MAX),
+                partition: of.partition,
+            };
+            partitions.extend(found.sums.map(|sums| (sums, at)));
+        }
+        Arc::new(SavedStates::of_partitions(&self.name, partitions))
     }
 
     /// Ends the output: it has the rest of the grace period to deliver.
@@ -262,14 +279,21 @@ impl Sending {
 
     /// Gives series to the output and waits for their delivery. `false`: the process ends first, or another one gives them.
     fn give(&mut self, running: &mut Running, delivery: &mut weir_merge::Delivery) -> bool {
-        for flush in std::mem::take(&mut delivery.flushes) {
-            let mut batches = Batches::new(flush, self.budget.batch_bytes());
+        let flushes = std::mem::take(&mut delivery.flushes);
+        let last = flushes.len().saturating_sub(1);
+        let mut rows = 0;
+        for (at, flush) in flushes.into_iter().enumerate() {
+            // An output of sums gets a bucket by partitions.
+            let ends_bucket = !running.policy.adds_up || at == last;
+            let mut batches = Batches::new(flush, self.budget.batch_bytes(), ends_bucket);
+            batches.rows = rows;
             while let Some(batch) = batches.next(running) {
                 if !self.wait_for(running, |delivery| has_room(delivery, &batch)) {
                     return false;
                 }
                 running.output.take(&Arc::new(batch));
             }
+            rows = if ends_bucket { 0 } else { batches.rows };
             let counts = batches.series.counts();
             delivery.corrected += counts.corrected;
             delivery.not_corrected += counts.not_corrected;
@@ -300,7 +324,7 @@ impl Sending {
                 if let Err(error) = self.follower.listen() {
                     self.shared.failed(&format!("results for {}: {error}", self.name));
                 }
-                if running.policy.adds_up && running.revoked < self.follower.counts().revoked {
+                if running.is_over(self.follower.counts().moved) {
                     return false;
                 }
             }
@@ -309,33 +333,49 @@ impl Sending {
         true
     }
 
-    /// The sums are stored before the position: after a kill between the two they are ahead of it, and the next process skips what they have.
-    fn save_sums(&self, running: &Running, delivery: &weir_merge::Delivery) {
+    /// Stores the positions behind a delivery, and the sums that contain it.
+    fn store(&mut self, running: &Running, delivery: &weir_merge::Delivery) -> Result<(), weir_log::Error> {
         if !running.policy.adds_up {
-            return;
+            return self.follower.delivered(delivery);
         }
-        let mut next = self.follower.positions();
-        next.extend(
-            delivery
-                .positions()
-                .map(|(partition, _, before)| (partition, before)),
-        );
+        match self.sums(running, delivery) {
+            Ok(sums) => self.follower.delivered_sums(delivery, sums),
+            Err(error) => {
+                // The next delivery stores them.
+                self.shared.failed(&format!("the sums of {}: {error}", self.name));
+                Ok(())
+            }
+        }
+    }
+
+    fn sums(
+        &self,
+        running: &Running,
+        delivery: &weir_merge::Delivery,
+    ) -> std::io::Result<BTreeMap<u32, Vec<u8>>> {
         let sums = match &running.output {
-            Output::Scrape(scrape) => Some(scrape.save()),
-            Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums()).map(|(sums, _)| sums),
+            Output::Scrape(scrape) => Some(scrape.save_partitions()),
+            Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums_of_partitions()),
             Output::Relay(_) => None,
         };
-        let stored = StoredSums {
-            at_ms: unix_ms(),
-            next,
-            sums,
-        };
-        if let Err(error) = self.place.write(&stored) {
-            self.shared.failed(&format!(
-                "the sums of {} cannot be saved, so a restart would begin them from zero: {error}",
-                self.name
-            ));
-        }
+        let sums = sums.ok_or_else(|| std::io::Error::other("the output did not give them in time"))?;
+        let mut sums: BTreeMap<u32, OutputState> = sums.into_iter().collect();
+        let at_ms = unix_ms();
+        let partitions = delivery.positions().map(|(partition, ..)| {
+            let of = PartitionSums {
+                at_ms,
+                sums: sums.remove(&partition),
+            };
+            Ok((partition, of.encode()?))
+        });
+        partitions.collect()
+    }
+}
+
+impl Running {
+    /// Whether its sums are not those of the partitions that this process has. `moved`: [`weir_merge::FollowerCounts::moved`].
+    fn is_over(&self, moved: u64) -> bool {
+        self.policy.adds_up && self.moved < moved
     }
 }
 
@@ -354,6 +394,9 @@ fn bucket(start: i64, width: u32) -> Bucket {
 /// A bucket in the form that outputs take; the last batch ends the flush. One batch is made when the one before it was taken.
 struct Batches {
     bucket: Bucket,
+    partition: u32,
+    /// Whether the bucket has no other flush.
+    ends_bucket: bool,
     series: FlushSeries,
     batch_bytes: usize,
     rows: u64,
@@ -362,9 +405,11 @@ struct Batches {
 }
 
 impl Batches {
-    fn new(flush: Flush, batch_bytes: usize) -> Self {
+    fn new(flush: Flush, batch_bytes: usize, ends_bucket: bool) -> Self {
         Batches {
             bucket: bucket(flush.start, flush.width),
+            partition: flush.partition,
+            ends_bucket,
             is_late: flush.is_late(),
             series: flush.into_series(),
             batch_bytes,
@@ -378,13 +423,13 @@ impl Batches {
             return None;
         }
         let sequence = running.sequence + 1;
-        let mut batch = Batch::of_fleet(self.bucket, sequence);
+        let mut batch = Batch::of_fleet(self.bucket, sequence, self.partition);
         while batch.len() < BATCH_ROWS && batch.bytes() < self.batch_bytes {
             let Some((identity, _, state)) = self.series.next() else {
-                batch.last = true;
+                batch.last = self.ends_bucket;
                 self.is_over = true;
                 // Nothing of a correction is for this output.
-                if self.is_late && self.rows == 0 {
+                if self.is_late && self.rows == 0 || !self.ends_bucket && batch.is_empty() {
                     return None;
                 }
                 break;

@@ -35,7 +35,7 @@ use view::View;
 /// The log of a merge.
 pub type FleetLog = weir_log::AnyLog;
 
-/// Directory of the outputs' positions, in a log that is a directory.
+/// Directory of the marks of outputs.
 const SENT: &str = "sent";
 
 /// Time limit of one call to brokers.
@@ -151,7 +151,7 @@ fn control(
     served
 }
 
-/// Stores the sums of outputs in the state directory, or beside a log that is a directory, where each process that takes over finds them.
+/// Marks what outputs are given in the state directory, or beside a log that is a directory, where each process that takes over finds it.
 fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
     let of_log = config
         .merge
@@ -161,7 +161,7 @@ fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
     let directory = directory.map(|directory| directory.join(SENT));
     directory.ok_or_else(|| {
         Failure::usage(
-            "state_path: is missing; a merge stores the sums of outputs there, unless its log is a directory",
+            "state_path: is missing; a merge notes there what outputs are given, unless its log is a directory",
         )
     })
 }

@@ -1,4 +1,4 @@
-//! Small text files that are replaced as a whole. The first line has a checksum of the others.
+//! Files that are replaced as a whole. The first line has a checksum of the rest.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,26 +12,33 @@ const CHECKSUM: &str = "checksum ";
 
 /// The text without its checksum. `None`: there is no such file.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, Error> {
-    let bytes = match std::fs::read(path) {
+    let text = read_bytes(path)?.map(String::from_utf8).transpose();
+    text.map_err(|_| damaged(path, "it is no text"))
+}
+
+/// The bytes without their checksum. `None`: there is no such file.
+pub(crate) fn read_bytes(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    let mut bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io(path)(error)),
     };
-    let text = String::from_utf8(bytes).ok();
-    let text = text.as_deref().and_then(|text| text.split_once('\n'));
-    match text {
-        Some((line, text)) if line == first_line(text) => Ok(Some(text.to_owned())),
-        _ => Err(damaged(path, "its checksum does not match")),
+    let length = first_line(&[]).len();
+    let parts = bytes.split_at_checked(length);
+    if parts.is_none_or(|(line, rest)| line != first_line(rest).as_bytes()) {
+        return Err(damaged(path, "its checksum does not match"));
     }
+    Ok(Some(bytes.split_off(length)))
 }
 
 /// Replaces the file atomically.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
+pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
+    let bytes = bytes.as_ref();
     let new = path.with_extension("new");
-    let bytes = format!("{}\n{text}", first_line(text));
     File::create(&new)
         .and_then(|mut file| {
-            file.write_all(bytes.as_bytes())?;
+            file.write_all(first_line(bytes).as_bytes())?;
+            file.write_all(bytes)?;
             file.sync_data()
         })
         .and_then(|()| std::fs::rename(&new, path))
@@ -46,6 +53,6 @@ pub(crate) fn damaged(path: &Path, what: &'static str) -> Error {
     }
 }
 
-fn first_line(text: &str) -> String {
-    format!("{CHECKSUM}{:08x}", crc32fast::hash(text.as_bytes()))
+fn first_line(bytes: &[u8]) -> String {
+    format!("{CHECKSUM}{:08x}\n", crc32fast::hash(bytes))
 }

@@ -20,6 +20,10 @@ const VERSION: u8 = 1;
 /// Results of one commit have numbers below this, appended to the number of the commit.
 const RESULTS_MAX: u64 = 1 << 20;
 
+/// Files of an output in a partition: its position; its sums, with the position behind them.
+const SENT: &str = "sent";
+const SUMS: &str = "sums";
+
 /// Longest wait for a lock: another process holds it while it writes.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
@@ -179,7 +183,7 @@ impl FileLog {
         let committed = self.committed(partition)?;
         let mut sent = None;
         for output in outputs {
-            let position = position(&self.partition(partition)?.of_output(output))?;
+            let position = position(&self.partition(partition)?.of_output(output, SENT))?;
             sent = Some(sent.map_or(position, |least: u64| least.min(position)));
         }
         let partition = self.partition(partition)?;
@@ -206,7 +210,7 @@ impl FileLog {
             let output = self.output.clone().unwrap_or_default();
             return Err(Error::Held { output });
         }
-        checked::write(&self.position_file(partition)?, &format!("{before}\n"))
+        checked::write(&self.position_file(partition)?, format!("{before}\n"))
     }
 
     /// The quarantined records of all commits that are kept.
@@ -300,6 +304,9 @@ impl Log for FileLog {
     }
 
     fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Error> {
+        if let Some(output) = self.output.clone() {
+            return sums(&self.partition(partition)?.of_output(&output, SUMS));
+        }
         let commits = &mut self.partition(partition)?.commits;
         let Some(last) = commits.last()? else {
             return Ok(None);
@@ -315,15 +322,16 @@ impl Log for FileLog {
         Ok(Some((commit.snapshot, commit.offset)))
     }
 
-    fn commit(
-        &mut self,
-        partition: u32,
-        _generation: u64,
-        commit: &Commit,
-    ) -> Result<(), CommitError<Error>> {
+    fn commit(&mut self, partition: u32, generation: u64, commit: &Commit) -> Result<(), CommitError<Error>> {
         // The process with the lock is the only owner until it ends.
         if self.owning.is_none() {
             return Err(CommitError::Fenced);
+        }
+        if let Some(output) = self.output.clone() {
+            let path = self.partition(partition)?.of_output(&output, SUMS);
+            let sums = [&commit.offset.to_le_bytes(), &*commit.snapshot].concat();
+            checked::write(&path, sums)?;
+            return self.record_results_sent(partition, generation, commit.offset);
         }
         let quarantined = commit.quarantined.iter();
         let kept = KeptCommit {
@@ -373,7 +381,7 @@ impl Log for FileLog {
         if self.owning.is_none() {
             return Err(CommitError::Fenced);
         }
-        checked::write(&self.position_file(partition)?, &format!("{before}\n"))?;
+        checked::write(&self.position_file(partition)?, format!("{before}\n"))?;
         Ok(())
     }
 }
@@ -381,14 +389,13 @@ impl Log for FileLog {
 impl FileLog {
     fn position_file(&mut self, partition: u32) -> Result<PathBuf, Error> {
         let output = self.output.clone().unwrap_or_default();
-        Ok(self.partition(partition)?.of_output(&output))
+        Ok(self.partition(partition)?.of_output(&output, SENT))
     }
 }
 
 impl Partition {
-    /// The file with an output's position.
-    fn of_output(&self, output: &str) -> PathBuf {
-        self.directory.join(format!("sent-{output}"))
+    fn of_output(&self, output: &str, what: &str) -> PathBuf {
+        self.directory.join(format!("{what}-{output}"))
     }
 }
 
@@ -399,6 +406,16 @@ fn position(path: &Path) -> Result<u64, Error> {
     };
     let number = text.trim().parse();
     number.map_err(|_| checked::damaged(path, "it has no number"))
+}
+
+/// An output's sums, and the position behind them, which goes before the sums.
+fn sums(path: &Path) -> Result<Option<(Vec<u8>, u64)>, Error> {
+    let Some(mut bytes) = checked::read_bytes(path)? else {
+        return Ok(None);
+    };
+    let position = bytes.first_chunk().copied().map(u64::from_le_bytes);
+    let position = position.ok_or_else(|| checked::damaged(path, "it has no position"))?;
+    Ok(Some((bytes.split_off(size_of::<u64>()), position)))
 }
 
 fn message(partition: u32, (offset, frame): &Numbered) -> Result<Message, Error> {

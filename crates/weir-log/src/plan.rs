@@ -79,11 +79,11 @@ pub(crate) fn announced(text: &str, from: i64, partitions: u32) -> String {
 }
 
 pub(crate) fn create(directory: &Path, partitions: u32) -> Result<(), Error> {
-    checked::write(&directory.join(FILE), &first(partitions))
+    checked::write(&directory.join(FILE), first(partitions))
 }
 
 pub(crate) fn announce(directory: &Path, from: i64, partitions: u32) -> Result<(), Error> {
     let path = directory.join(FILE);
     let text = checked::read(&path)?.ok_or_else(|| checked::damaged(&path, "it is missing"))?;
-    checked::write(&path, &announced(&text, from, partitions))
+    checked::write(&path, announced(&text, from, partitions))
 }

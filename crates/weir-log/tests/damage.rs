@@ -294,20 +294,33 @@ fn a_changed_or_cut_plan_is_refused() {
 }
 
 #[test]
-fn a_changed_or_cut_position_is_refused() {
+fn changed_or_cut_positions_and_sums_are_refused() {
     let directory = filled(1 << 20);
     let mut log = open(directory.path(), 1 << 20).of_output("file");
     log.assignments().unwrap();
     log.record_results_sent(0, 0, 1234567).unwrap();
     assert_eq!(log.results_sent(0).unwrap(), 1234567);
-    let path = directory.path().join("0/sent-file");
-    let whole = std::fs::read(&path).unwrap();
-    for at in 0..whole.len() {
-        let mut changed = whole.clone();
-        changed[at] ^= 1;
-        for version in [&changed[..], &whole[..at]] {
-            std::fs::write(&path, version).unwrap();
-            assert!(log.results_sent(0).is_err(), "byte {at}");
+    let sums = Commit {
+        snapshot: b"sums".to_vec(),
+        offset: 1234567,
+        ..Commit::default()
+    };
+    log.commit(0, 0, &sums).unwrap();
+    assert_eq!(log.committed(0).unwrap(), Some((b"sums".to_vec(), 1234567)));
+    let is_refused = |log: &mut FileLog, file: &str| match file {
+        "sent-file" => log.results_sent(0).is_err(),
+        _ => log.committed(0).is_err(),
+    };
+    for file in ["sent-file", "sums-file"] {
+        let path = directory.path().join("0").join(file);
+        let whole = std::fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            for version in [&changed[..], &whole[..at]] {
+                std::fs::write(&path, version).unwrap();
+                assert!(is_refused(&mut log, file), "{file}: byte {at}");
+            }
         }
     }
 }

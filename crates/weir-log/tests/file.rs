@@ -307,6 +307,38 @@ fn results_stay_until_every_output_has_them() {
     assert!(log.results_start(0).unwrap() > all[4].0);
 }
 
+/// An output that adds up continues behind its sums, also if a kill has left them ahead of the position.
+#[test]
+fn sums_of_an_output_are_kept_with_its_position() {
+    let directory = TempDir::new().unwrap();
+    let sums = |number: u8, offset| Commit {
+        snapshot: vec![number; 3000],
+        offset,
+        ..Commit::default()
+    };
+    let mut scrape = open(&directory).of_output("scrape");
+    assert!(
+        scrape.commit(0, 0, &sums(1, 5)).is_err(),
+        "it has no partition yet"
+    );
+    scrape.assignments().unwrap();
+    assert_eq!(scrape.committed(0).unwrap(), None);
+    for number in 1..4 {
+        scrape.commit(0, 0, &sums(number, number.into())).unwrap();
+        assert_eq!(scrape.results_sent(0).unwrap(), u64::from(number));
+    }
+    let position = directory.path().join("0/sent-scrape");
+    let before = std::fs::read(&position).unwrap();
+    scrape.commit(0, 0, &sums(4, 4)).unwrap();
+    std::fs::write(&position, before).unwrap();
+    drop(scrape);
+    let mut next = open(&directory).of_output("scrape");
+    assert_eq!(next.committed(0).unwrap(), Some((vec![4; 3000], 4)));
+    assert_eq!(next.results_sent(0).unwrap(), 3);
+    let mut other = open(&directory).of_output("other");
+    assert_eq!(other.committed(0).unwrap(), None);
+}
+
 /// The next owner waits for the end of the previous one: two never commit.
 #[test]
 fn one_process_at_a_time_owns_the_log() {

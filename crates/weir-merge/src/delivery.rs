@@ -59,6 +59,8 @@ impl CorrectionPolicy {
 pub struct Flush {
     pub start: i64,
     pub width: u32,
+    /// For an output of sums, the partition of all of its series.
+    pub partition: u32,
     results: VecDeque<BucketResult>,
     late: LateSeries,
     /// Of corrections: the series that the output can take.
@@ -76,7 +78,7 @@ pub(crate) struct LateSeries {
 /// The next data of the output. [`crate::Follower::delivered`] stores the positions behind it.
 #[derive(Debug, Default)]
 pub struct Delivery {
-    /// In this order.
+    /// In this order. An output of sums gets one of each partition, all for one bucket.
     pub flushes: Vec<Flush>,
     /// Start and width of the closed buckets in it.
     pub buckets: BTreeSet<(i64, u32)>,
@@ -144,10 +146,15 @@ impl Flush {
         Flush {
             start,
             width,
+            partition: 0,
             results: results.into_iter().collect(),
             late,
             policy: None,
         }
+    }
+
+    pub(crate) fn of_partition(self, partition: u32) -> Self {
+        Flush { partition, ..self }
     }
 
     /// Corrections of one bucket.

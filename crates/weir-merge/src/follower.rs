@@ -5,7 +5,8 @@
 //!
 //! Whether a result is late is a property of its partition, never of the newest bucket that another partition reached. Most outputs get the
 //! next bucket of each partition. An output of sums writes every series once per bucket, so it gets a bucket of all partitions at once. It
-//! waits for a partition that is behind, for a bounded time; what comes later counts in its next bucket.
+//! waits for a partition that is behind, for a bounded time; what comes later counts in its next bucket. The log keeps the sums of a partition
+//! with its position, so they move with it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,11 +15,14 @@ use weir_state::Identity;
 
 use crate::Plan;
 use crate::delivery::{Correction, CorrectionPolicy, Delivery, Flush, LateSeries, ResultSeries};
-use crate::log::{Assignment, CommitError, Log};
+use crate::log::{Assignment, Commit, CommitError, Log};
 use crate::results::{BucketResult, Occasion};
 
 /// Bytes of results that are read at once, and that an output of sums reads ahead of each partition.
 const READ_BYTES: usize = 1 << 20;
+
+/// By partition.
+type ResultsOfBucket = BTreeMap<u32, Vec<BucketResult>>;
 
 /// One output and its part of the log.
 #[derive(Debug)]
@@ -35,8 +39,9 @@ pub struct Follower<L> {
     first: u32,
     /// Partitions whose position was not read yet, with their generation.
     assigned: BTreeMap<u32, u64>,
-    /// For each width, the start of the newest bucket given.
+    /// For each width, the start of the newest bucket given, but for the one under way: if a partition moves meanwhile, that is given again.
     given: BTreeMap<u32, i64>,
+    giving: Option<(i64, u32)>,
     /// The bucket that other partitions are waited for, and since when.
     awaited: Option<((i64, u32), i64)>,
     late: Late,
@@ -50,8 +55,17 @@ pub struct FollowerCounts {
     pub deleted: u64,
     /// Results that cannot be decoded.
     pub unreadable: u64,
-    /// Partitions that went to another process.
-    pub revoked: u64,
+    /// Partitions that went to another process, or came from one. Each time an output of sums begins again ([`Follower::sums`]).
+    pub moved: u64,
+}
+
+/// The sums of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredSums {
+    pub partition: u32,
+    pub bytes: Vec<u8>,
+    /// The number behind the last result in them.
+    pub before: u64,
 }
 
 #[derive(Debug)]
@@ -82,7 +96,8 @@ struct Piece {
 /// Series for the next bucket of an output of sums, although their own was given.
 #[derive(Debug, Default)]
 struct Late {
-    series: LateSeries,
+    /// By partition.
+    series: BTreeMap<u32, LateSeries>,
     /// The last set of the last result: a large one continues in the next result.
     last_set: Option<Identity>,
     bucket: Option<(i64, u32)>,
@@ -200,6 +215,7 @@ impl<L: Log> Follower<L> {
             first: 0,
             assigned: BTreeMap::new(),
             given: BTreeMap::new(),
+            giving: None,
             awaited: None,
             late: Late::default(),
             counts: FollowerCounts::default(),
@@ -221,7 +237,7 @@ impl<L: Log> Follower<L> {
 
     /// Bytes of results that wait here, and of late series, estimated.
     pub fn bytes(&self) -> usize {
-        self.waiting_bytes() + self.late.series.bytes()
+        self.waiting_bytes() + self.late.bytes()
     }
 
     fn waiting_bytes(&self) -> usize {
@@ -239,12 +255,28 @@ impl<L: Log> Follower<L> {
         held.map(|(partition, held)| (*partition, held.stored)).collect()
     }
 
-    /// Continues a partition at a later position than the log has: the previous process knew that this was delivered.
-    pub fn skip_to(&mut self, partition: u32, before: u64) {
-        if let Some(held) = self.held.get_mut(&partition).filter(|held| held.taken < before) {
-            (held.read, held.taken) = (before, before);
-            held.clear();
+    /// The sums of an output, as the log has them: for each partition that has some, with the number behind the last result in them.
+    pub fn sums(&mut self) -> Result<Vec<StoredSums>, L::Error> {
+        let mut all = Vec::new();
+        for partition in self.held.keys() {
+            let found = self.log.committed(*partition)?;
+            all.extend(found.map(|(bytes, before)| StoredSums {
+                partition: *partition,
+                bytes,
+                before,
+            }));
         }
+        Ok(all)
+    }
+
+    /// The output begins again with these sums and no others: each partition continues behind them.
+    pub fn continue_behind(&mut self, sums: &[StoredSums]) {
+        for of in sums {
+            if let Some(held) = self.held.get_mut(&of.partition) {
+                held.stored = of.before;
+            }
+        }
+        self.restart();
     }
 
     /// Follows changes of the assignment. Call it also while the output is waited for, or the process loses its partitions.
@@ -275,6 +307,8 @@ impl<L: Log> Follower<L> {
                 is_awaited: true,
             };
             self.held.insert(partition, held);
+            self.counts.moved += 1;
+            self.restart();
         }
         Ok(())
     }
@@ -282,7 +316,7 @@ impl<L: Log> Follower<L> {
     fn revoke(&mut self, partition: u32) {
         self.assigned.remove(&partition);
         if self.held.remove(&partition).is_some() {
-            self.counts.revoked += 1;
+            self.counts.moved += 1;
             self.restart();
         }
     }
@@ -291,6 +325,7 @@ impl<L: Log> Follower<L> {
     fn restart(&mut self) {
         if self.policy.adds_up {
             self.late = Late::default();
+            self.giving = None;
             self.held.values_mut().for_each(HeldResults::restart);
         }
     }
@@ -379,6 +414,8 @@ impl<L: Log> Follower<L> {
 
     /// The next bucket of all partitions, for an output of sums.
     fn next_bucket(&mut self, now: i64) -> Option<Delivery> {
+        self.given
+            .extend(self.giving.take().map(|(start, width)| (width, start)));
         self.take_late(None, now);
         let fronts = self.held.values().filter_map(HeldResults::bucket);
         let (start, width) = match fronts.min() {
@@ -386,15 +423,20 @@ impl<L: Log> Follower<L> {
             Some(_) => return None,
             None => self.late_bucket(now)?,
         };
-        let (mut results, bytes) = (Vec::new(), self.waiting_bytes());
+        let (mut results, bytes) = (ResultsOfBucket::new(), self.waiting_bytes());
         self.take_late(Some(((start, width), &mut results)), now);
-        let late = std::mem::take(&mut self.late);
-        let bytes = bytes - self.waiting_bytes() + late.series.bytes();
-        self.given.insert(width, start);
+        let mut late = std::mem::take(&mut self.late);
+        let bytes = bytes - self.waiting_bytes() + late.bytes();
+        self.giving = Some((start, width));
         self.awaited = None;
         let held = self.held.iter().filter(|(_, held)| held.taken > held.stored);
+        let flushes = self.held.keys().map(|partition| {
+            let results = results.remove(partition).unwrap_or_default();
+            let late = late.series.remove(partition).unwrap_or_default();
+            Flush::new((start, width), results, late).of_partition(*partition)
+        });
         Some(Delivery {
-            flushes: vec![Flush::new((start, width), results, late.series)],
+            flushes: flushes.collect(),
             buckets: late.buckets,
             corrected: late.corrected,
             not_corrected: late.not_corrected,
@@ -406,8 +448,8 @@ impl<L: Log> Follower<L> {
     }
 
     /// Takes what is due: corrections, buckets older than those given, and this bucket.
-    fn take_late(&mut self, mut bucket: Option<((i64, u32), &mut Vec<BucketResult>)>, now: i64) {
-        for held in self.held.values_mut() {
+    fn take_late(&mut self, mut bucket: Option<((i64, u32), &mut ResultsOfBucket)>, now: i64) {
+        for (partition, held) in &mut self.held {
             while let Some(front) = held.waiting.front() {
                 let (start, width) = front.bucket();
                 let given = self.given.get(&width).copied();
@@ -424,10 +466,10 @@ impl<L: Log> Follower<L> {
                 match &mut bucket {
                     Some((_, results)) if !piece.is_correction() && is_due => {
                         self.late.buckets.insert(piece.bucket());
-                        results.push(piece.result);
+                        results.entry(*partition).or_default().push(piece.result);
                     }
                     _ => {
-                        let is_whole = self.late.take(&piece, &self.policy, now);
+                        let is_whole = self.late.take(*partition, &piece, &self.policy, now);
                         self.counts.unreadable += u64::from(!is_whole);
                     }
                 }
@@ -464,7 +506,7 @@ impl<L: Log> Follower<L> {
 
     /// Whether late series take so much memory that they cannot wait.
     fn is_full(&self) -> bool {
-        self.late.series.bytes() > self.room
+        self.late.bytes() > self.room
     }
 
     /// A bucket for late series, if no other one comes.
@@ -481,13 +523,39 @@ impl<L: Log> Follower<L> {
 
     /// Stores the positions behind a delivery. A partition that another process has meanwhile is given again there.
     pub fn delivered(&mut self, delivery: &Delivery) -> Result<(), L::Error> {
+        self.store(delivery, |log, partition, generation, before| {
+            log.record_results_sent(partition, generation, before)
+        })
+    }
+
+    /// The same for an output of sums: each position with its partition's sums, which contain the delivery.
+    pub fn delivered_sums(
+        &mut self,
+        delivery: &Delivery,
+        mut sums: BTreeMap<u32, Vec<u8>>,
+    ) -> Result<(), L::Error> {
+        self.store(delivery, |log, partition, generation, before| {
+            let commit = Commit {
+                snapshot: sums.remove(&partition).unwrap_or_default(),
+                offset: before,
+                ..Commit::default()
+            };
+            log.commit(partition, generation, &commit)
+        })
+    }
+
+    fn store(
+        &mut self,
+        delivery: &Delivery,
+        mut store: impl FnMut(&mut L, u32, u64, u64) -> Result<(), CommitError<L::Error>>,
+    ) -> Result<(), L::Error> {
         let mut failed = None;
         for (partition, generation, before) in delivery.positions.iter().copied() {
             let held = self.held.get_mut(&partition);
             let Some(held) = held.filter(|held| held.generation == generation && held.stored < before) else {
                 continue;
             };
-            match self.log.record_results_sent(partition, generation, before) {
+            match store(&mut self.log, partition, generation, before) {
                 Ok(()) => held.store(before),
                 Err(CommitError::Fenced) => self.revoke(partition),
                 // The next position includes this one.
@@ -564,8 +632,12 @@ impl<L: Log> Reading<'_, L> {
 }
 
 impl Late {
+    fn bytes(&self) -> usize {
+        self.series.values().map(LateSeries::bytes).sum()
+    }
+
     /// `false`: its last series cannot be read.
-    fn take(&mut self, piece: &Piece, policy: &CorrectionPolicy, now: i64) -> bool {
+    fn take(&mut self, partition: u32, piece: &Piece, policy: &CorrectionPolicy, now: i64) -> bool {
         self.since.get_or_insert(now);
         self.bucket = self.bucket.max(Some(piece.bucket()));
         let is_correction = piece.is_correction();
@@ -573,6 +645,7 @@ impl Late {
             self.buckets.insert(piece.bucket());
         }
         let series = ResultSeries::of(&piece.result);
+        let late = self.series.entry(partition).or_default();
         let mut before = self.last_set.take().filter(|_| piece.result.part > 0);
         series.is_some_and(|series| {
             series.each(|series| match policy.correction(series.0.kind) {
@@ -580,12 +653,12 @@ impl Late {
                 _ if series.0.kind == Kind::Set => {
                     let continues = before.take().is_some_and(|before| before == series.0);
                     self.last_set = Some(series.0.clone());
-                    self.series.put_set(series, continues);
+                    late.put_set(series, continues);
                 }
                 _ => {
                     before = None;
                     self.corrected += u64::from(is_correction);
-                    self.series.add(series);
+                    late.add(series);
                 }
             })
         })

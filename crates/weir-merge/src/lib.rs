@@ -26,7 +26,7 @@ mod texts;
 mod time;
 
 pub use delivery::{Correction, CorrectionPolicy, Delivery, Flush, FlushSeries, Series, SeriesCounts};
-pub use follower::{Follower, FollowerCounts};
+pub use follower::{Follower, FollowerCounts, StoredSums};
 pub use ledger::{Interval, Ledger, Missing};
 pub use log::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Quarantined};
 pub use merge::{Counts, Merge, MergeOutcome, Settings};

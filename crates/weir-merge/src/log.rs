@@ -107,10 +107,11 @@ pub trait Log {
     /// Messages from an offset on: about `bytes_max` at most, and at least one if one exists.
     fn fetch(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Fetched, Self::Error>;
 
-    /// Snapshot and offset of the last commit.
+    /// Snapshot and offset of the last commit. For an output of sums: its sums, and its position behind them.
     fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Self::Error>;
 
-    /// Commits in one transaction, unless a later generation owns the partition.
+    /// Commits in one transaction, unless a later generation owns the partition. An output of sums commits these as the snapshot, and as the
+    /// offset its position. A log of files may keep the sums alone of a commit that fails.
     fn commit(
         &mut self,
         partition: u32,

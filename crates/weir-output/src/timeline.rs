@@ -4,6 +4,7 @@
 use weir_aggregate::Bucket;
 
 use crate::delivery::Clock;
+use crate::prometheus::NoState;
 
 /// Unix milliseconds of one bucket's samples, ascending, all later than those of the previous bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +35,19 @@ impl Timeline {
         }
     }
 
-    /// For the next process, whose times are later.
-    pub fn newest(&self) -> i64 {
-        self.newest
+    /// For the next process, whose times are later: what stands before a saved state of so many bytes.
+    pub fn head(&self) -> impl Fn(usize) -> Vec<u8> + use<> {
+        let newest = self.newest;
+        move |bytes| {
+            postcard::to_extend(&(newest, bytes as u64), Vec::new()).expect("two numbers are writable")
+        }
     }
 
-    /// Continues after the newest time of another process.
-    pub fn resume(&mut self, newest: i64) {
-        self.newest = newest;
+    /// Continues after the newest time of another process, or of several, and returns the state behind it.
+    pub fn resume_behind(&mut self, saved: &[u8]) -> Result<Vec<u8>, NoState> {
+        let (newest, state): (i64, Vec<u8>) = postcard::from_bytes(saved).map_err(|_| NoState)?;
+        self.newest = self.newest.max(newest);
+        Ok(state)
     }
 
     /// A bucket that is complete: its samples carry its end, or the present if it was closed early.

@@ -576,6 +576,48 @@ async fn samples_with_timestamps_go_into_their_buckets() {
     );
 }
 
+/// The clock was an hour ahead: the bucket that was open when it was set right has that hour, and samples of this one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_that_was_open_when_the_clock_was_set_back_is_one_of_the_present() {
+    let fleet = Fleet::new(2);
+    let (clock, driver) = Clock::driven(BUCKET + 3600);
+    let around = OutputEnvironment {
+        agent: prompt(1),
+        ..environment(clock)
+    };
+    let output = start(&fleet.settings(), &around);
+    let run = async |bucket, messages: &str| {
+        let before = output.status().received.points;
+        submit(&output, bucket, messages);
+        until(&output, "a bucket", |status| {
+            // It waits a little before it is sent.
+            driver.advance(Duration::from_millis(20));
+            status.received.points > before && idle(status)
+        })
+        .await;
+    };
+    run(360, "a:1|c").await;
+    driver.step(-3600);
+    run(361, "a:2|c\nb:2|c").await;
+    run(0, "a:4|c").await;
+    // The agent's time may be a little ahead.
+    driver.step(-25);
+    run(0, "a:8|c").await;
+    output.shutdown(DEADLINE).await;
+    let mut sums: BTreeMap<(i64, String), f64> = BTreeMap::new();
+    for record in fleet.records() {
+        for series in record.series() {
+            if let State::Counter(sum) = series.state {
+                let key = (record.header.bucket_start - BUCKET, series.name.to_owned());
+                *sums.entry(key).or_default() += sum.to_f64();
+            }
+        }
+    }
+    let a = |start, sum| ((start, "a".to_owned()), sum);
+    let expected = [a(3600, 1.0), a(0, 14.0), ((0, "b".to_owned()), 2.0)];
+    assert_eq!(sums, BTreeMap::from(expected));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_series_beyond_the_memory_are_refused_and_counted() {
     let fleet = Fleet::new(1);

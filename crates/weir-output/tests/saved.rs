@@ -8,12 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use support::*;
-use weir_aggregate::{Expansion, Weights};
+use weir_aggregate::{Batch, Bucket, Expansion, Weights};
 use weir_output::delivery::{Clock, Delivery, OutputEnvironment, OutputState, SavedStates};
 use weir_output::otlp::{OtlpSettings, Temporality};
-use weir_output::prometheus::{Format, Scrape};
+use weir_output::prometheus::{Format, SavedAt, Scrape};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::{HistogramStyle, PrometheusSettings, Start};
+use weir_protocol::Kind;
+use weir_state::{ExactSum, Identity, State};
 
 const FIRST: &str = "a:5|c\ng:1|g\nd:1:2:300|d\nh:4:5|h|@0.5\nm:7|ms\ns:x|s\nother.name:1|c\nother-name:2|c";
 const SECOND: &str = "a:3|c\nd:4|d\nh:9|h\nnew:1|c\nother-name:2|c";
@@ -181,6 +183,10 @@ fn scrape() -> Arc<Scrape> {
     ))
 }
 
+fn saved_before(away: u32) -> SavedAt {
+    SavedAt { away, partition: 0 }
+}
+
 fn shown(scrape: &Arc<Scrape>, now: u32) -> String {
     let mut rendering = scrape.render(Format::of_accept(""), false, &[], now);
     let mut text = Vec::new();
@@ -204,11 +210,74 @@ fn a_scrape_shows_the_same_after_a_restart() {
     let next = scrape();
     assert_eq!(next.lineage(), unbroken.lineage());
     // Another process has another clock.
-    assert_eq!(next.restore(&unbroken.save(100), 5, 0), Ok(0));
+    assert_eq!(next.restore(&unbroken.save(100), saved_before(5), 0), Ok(0));
     assert_eq!(shown(&next, 0), before);
     take(&unbroken, 1, SECOND, 110);
     take(&next, 1, SECOND, 5);
     assert_eq!(shown(&next, 5), shown(&unbroken, 110));
+}
+
+/// A batch of a fleet with counters of one partition, by name.
+fn of_fleet(partition: u32, start: i64, counters: &[(&str, f64)]) -> Batch {
+    let bucket = Bucket {
+        start,
+        timestamp: start,
+        width: 10,
+    };
+    let mut batch = Batch::of_fleet(bucket, 1, partition);
+    for (name, value) in counters {
+        let identity = Identity::new(Kind::Counter, name, Some(""), None, []);
+        batch.push_merged(identity, u32::MAX, State::Counter(ExactSum::from(*value)));
+    }
+    batch.last = true;
+    batch
+}
+
+/// The partitions of a fleet go to two processes, and then to a third one.
+#[test]
+fn sums_move_with_their_partitions() {
+    let first = scrape();
+    first.take(&of_fleet(3, BUCKET, &[("of.three", 5.0), ("moves", 1.0)]), 100);
+    first.take(&of_fleet(7, BUCKET, &[("of.seven", 2.0)]), 100);
+    let parts = first.save_partitions(105);
+    assert_eq!(parts.iter().map(|part| part.0).collect::<Vec<_>>(), [3, 7]);
+    let next = |parts: &[(u32, Vec<u8>)]| {
+        let next = scrape();
+        for (partition, bytes) in parts {
+            let at = SavedAt {
+                away: 5,
+                partition: *partition,
+            };
+            assert_eq!(next.restore(bytes, at, 0), Ok(0));
+        }
+        next
+    };
+    let (three, seven) = (next(&parts[..1]), next(&parts[1..]));
+    three.take(&of_fleet(3, BUCKET + 10, &[("of.three", 1.0)]), 5);
+    // It has moved to an added partition.
+    seven.take(
+        &of_fleet(7, BUCKET + 20, &[("of.seven", 1.0), ("moves", 4.0)]),
+        15,
+    );
+    assert_eq!(value(&three, "of_three_total"), Some(6.0));
+    assert_eq!(value(&seven, "of_three_total"), None);
+    let parts = [three.save_partitions(20), seven.save_partitions(30)].concat();
+    for parts in [parts.clone(), parts.into_iter().rev().collect()] {
+        let both = next(&parts);
+        let values = ["of_three_total", "of_seven_total", "moves_total"].map(|name| value(&both, name));
+        assert_eq!(values, [Some(6.0), Some(3.0), Some(4.0)]);
+        let again = both.save_partitions(5);
+        assert_eq!(again.iter().map(|part| part.0).collect::<Vec<_>>(), [3, 7]);
+        assert_eq!(value(&next(&again[1..]), "moves_total"), Some(4.0));
+    }
+}
+
+fn value(scrape: &Arc<Scrape>, name: &str) -> Option<f64> {
+    let text = shown(scrape, 6);
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines
+        .find(|(found, _)| *found == name)
+        .map(|(_, value)| value.parse().unwrap())
 }
 
 /// Series leave when they would have left.
@@ -221,7 +290,7 @@ fn expiry_continues_over_a_restart() {
     take(&first, 1, "young:1|c", 140);
     let next = scrape();
     next.set_expiry(expiry);
-    next.restore(&first.save(145), 10, 0).unwrap();
+    next.restore(&first.save(145), saved_before(10), 0).unwrap();
     assert!(shown(&next, 4).contains("old_total"));
     let later = shown(&next, 5);
     assert!(
@@ -241,7 +310,7 @@ fn invalid_state_gives_an_empty_scrape() {
         damaged[at] ^= 0x55;
         for bytes in [&damaged[..], &saved[..at]] {
             let next = scrape();
-            if next.restore(bytes, 0, 0).is_err() {
+            if next.restore(bytes, saved_before(0), 0).is_err() {
                 refused += 1;
                 assert_eq!(next.status().series, 0);
             }

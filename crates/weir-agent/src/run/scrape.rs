@@ -50,11 +50,18 @@ impl ScrapeOutput {
         (OutputState::new(&self.scrape.lineage(), saved), samples)
     }
 
+    /// The series of each partition of a fleet's log, for the process that gets it next.
+    pub fn save_partitions(&self) -> Vec<(u32, OutputState)> {
+        let lineage = self.scrape.lineage();
+        let partitions = self.scrape.save_partitions(self.now()).into_iter();
+        let state = |(partition, bytes)| (partition, OutputState::new(&lineage, bytes));
+        partitions.map(state).collect()
+    }
+
     /// Continues the exposition of the previous process.
     pub fn restore(&self, states: &SavedStates) {
-        states.restore_with(&self.name, &self.scrape.lineage(), |saved, away| {
-            let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
-            self.scrape.restore(saved, away, self.now())
+        states.restore_with(&self.name, &self.scrape.lineage(), |saved, of| {
+            self.scrape.restore(saved, of, self.now())
         });
     }
 

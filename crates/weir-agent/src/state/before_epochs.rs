@@ -91,8 +91,8 @@ fn start(directory: &Path, now: i64, bucket_width: u32) -> Started {
 /// The scrape with its default settings.
 fn restore(outputs: &SavedStates) {
     let scrape = Scrape::new(PrometheusSettings::default(), Weights::Exact, 1 << 20);
-    outputs.restore_with("prometheus", &scrape.lineage(), |saved, away| {
-        scrape.restore(saved, away.as_secs() as u32, 0)
+    outputs.restore_with("prometheus", &scrape.lineage(), |saved, of| {
+        scrape.restore(saved, of, 0)
     });
 }
 

@@ -10,11 +10,13 @@ use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
 
 impl Batch {
-    /// An empty batch of a fleet's bucket, which has no host. [`Batch::push_merged`] fills it.
-    pub fn of_fleet(bucket: Bucket, sequence: u64) -> Self {
+    /// An empty batch of a fleet's bucket, which has no host. [`Batch::push_merged`] fills it with series of this partition of the log.
+    pub fn of_fleet(bucket: Bucket, sequence: u64, partition: u32) -> Self {
         let source = BatchSource { worker: 0, sequence };
         let mut batch = Batch::new(source, bucket, Arc::from(""));
-        batch.begin_partition(0);
+        let partition = partition as usize;
+        batch.partitions = partition..partition + 1;
+        batch.partition_starts.push(0);
         batch
     }
 

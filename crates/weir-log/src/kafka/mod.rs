@@ -67,6 +67,7 @@ pub struct KafkaLog {
     accepts_sender_timestamps: bool,
     /// The group reads the results, not the records.
     is_of_output: bool,
+    has_sums: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,13 +80,15 @@ enum KnownTopics {
 impl KafkaLog {
     /// The log as this output sees it: a group of its own reads the results, and keeps the output's positions.
     pub fn open_for_output(brokers: &Brokers, output: &str) -> Result<Self, Error> {
-        let topics = Topics::of(&brokers.topic, &brokers.group);
+        let topics = Topics::of_output(&brokers.topic, &brokers.group, output);
+        let transactions = name_for_transactions(&brokers.group);
         let brokers = Brokers {
             group: format!("{}.{output}", brokers.group),
             ..brokers.clone()
         };
         Ok(KafkaLog {
             topics,
+            transactions,
             is_of_output: true,
             ..KafkaLog::open(&brokers)?
         })
@@ -109,6 +112,7 @@ impl KafkaLog {
             committer: None,
             accepts_sender_timestamps: false,
             is_of_output: false,
+            has_sums: false,
             brokers: brokers.clone(),
             last_failure,
         })
@@ -253,11 +257,7 @@ impl KafkaLog {
             Some(member) => member,
             None => {
                 self.has(KnownTopics::All)?;
-                let topic = match self.is_of_output {
-                    true => &self.topics.results,
-                    false => &self.topics.records,
-                };
-                Member::join(&self.brokers, topic, &self.last_failure)?
+                Member::join(&self.brokers, &self.topics.read, &self.last_failure)?
             }
         };
         Ok(self.member.insert(member))
@@ -352,7 +352,7 @@ impl KafkaLog {
     /// The end of the snapshots of a partition, once no transaction is open: an ended owner may have left one.
     fn settled_snapshots(&mut self, partition: u32) -> Result<(u64, u64), Error> {
         let timeout = self.brokers.timeout;
-        let topic = self.topics.snapshots.clone();
+        let topic = self.topics.kept.clone();
         let until = Instant::now() + timeout;
         let last_failure = self.last_failure.clone();
         let (_, whole) = ends(self.member()?.client(), &last_failure, timeout, &topic, partition)?;
@@ -373,7 +373,7 @@ impl KafkaLog {
     /// The last message of a snapshot partition, searched backwards from the end.
     fn last_snapshot(&mut self, partition: u32) -> Result<Option<FetchedMessage>, Error> {
         let (start, end) = self.settled_snapshots(partition)?;
-        let topic = &self.topics.snapshots;
+        let topic = &self.topics.kept;
         let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let mut back = 2;
         let last = loop {
@@ -386,6 +386,15 @@ impl KafkaLog {
         };
         reader.stop_reading(topic, partition)?;
         Ok(last)
+    }
+
+    /// Whether the topic of this output's sums exists.
+    fn has_sums(&mut self) -> Result<bool, Error> {
+        if !self.has_sums {
+            let topic_creator = self.topic_creator()?;
+            self.has_sums = topic_creator.partitions(&topic_creator.topics.kept)?.is_some();
+        }
+        Ok(self.has_sums)
     }
 
     fn commit_once(&mut self, partition: u32, commit: &Commit) -> Result<(), TransactionError> {
@@ -547,12 +556,8 @@ impl Log for KafkaLog {
         for change in &news {
             if let Assignment::Revoked { partition } = change {
                 self.ends.remove(&(self.is_of_output, *partition));
-                let topic = match self.is_of_output {
-                    true => self.topics.results.clone(),
-                    false => self.topics.records.clone(),
-                };
                 let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
-                reader.stop_reading(&topic, *partition)?;
+                reader.stop_reading(&self.topics.read, *partition)?;
             }
         }
         Ok(news)
@@ -579,6 +584,9 @@ impl Log for KafkaLog {
     }
 
     fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Error> {
+        if self.is_of_output && !self.has_sums()? {
+            return Ok(None);
+        }
         let last = self.last_snapshot(partition)?;
         let form = |number| Error::Form {
             partition,
@@ -587,12 +595,16 @@ impl Log for KafkaLog {
         };
         let snapshot = last.map(|last| snapshot_of(&last.bytes).ok_or(form(last.offset)));
         let snapshot = snapshot.transpose()?;
+        // Outputs of sums begin from zero without them, and continue behind them.
+        if self.is_of_output {
+            return Ok(snapshot);
+        }
         // Committed in one transaction with the snapshot: an older snapshot, or none, would merge records again.
         let topic = self.topics.records.clone();
         let merged = self.member()?.noted(&topic, partition)?;
         let restored = snapshot.as_ref().map_or(0, |(_, offset)| *offset);
         if restored < merged {
-            let doing = format!("reading partition {partition} of topic {}", self.topics.snapshots);
+            let doing = format!("reading partition {partition} of topic {}", self.topics.kept);
             let what = format!("the last snapshot ends at record {restored}, but {merged} are merged");
             return Err(Error::Kafka { doing, what });
         }
@@ -600,6 +612,9 @@ impl Log for KafkaLog {
     }
 
     fn commit(&mut self, partition: u32, generation: u64, commit: &Commit) -> Result<(), CommitError<Error>> {
+        if self.is_of_output && !self.has_sums()? {
+            self.topic_creator()?.for_sums()?;
+        }
         loop {
             let is_ours = self
                 .member

@@ -15,7 +15,13 @@ pub(crate) struct Topics {
     pub snapshots: String,
     pub quarantine: String,
     pub control: String,
+    /// The group reads the first, and keeps the second with its offsets: records and snapshots, or results and sums.
+    pub read: String,
+    pub kept: String,
 }
+
+/// The end of the names of topics of sums.
+const SUMS: &str = ".sums";
 
 /// A topic that may have to be created.
 struct TopicSettings<'a> {
@@ -52,6 +58,18 @@ impl Topics {
             snapshots: of_group("snapshots"),
             quarantine: of_group("quarantine"),
             control: format!("{records}.control"),
+            read: records.to_owned(),
+            kept: of_group("snapshots"),
+        }
+    }
+
+    /// The same for an output, which has a group of its own.
+    pub fn of_output(records: &str, group: &str, output: &str) -> Self {
+        let topics = Topics::of(records, group);
+        Topics {
+            read: topics.results.clone(),
+            kept: format!("{records}.{group}.{output}{SUMS}"),
+            ..topics
         }
     }
 
@@ -115,19 +133,37 @@ impl<C: ConsumerContext> TopicCreator<'_, C> {
         Ok(partitions)
     }
 
+    /// Creates the topic of an output's sums if it is missing.
+    pub fn for_sums(&self) -> Result<(), Error> {
+        let partitions = self.partitions(&self.topics.results)?;
+        self.create_missing(&[TopicSettings {
+            name: &self.topics.kept,
+            partitions: partitions.ok_or_else(|| self.absent(&self.topics.results))?,
+            settings: SNAPSHOTS,
+        }])
+    }
+
     /// Adds partitions to all topics that have fewer than this.
     pub fn raise(&self, partitions: u32) -> Result<(), Error> {
-        for TopicSettings { name, .. } in self
-            .topics
-            .for_owners(partitions)
-            .into_iter()
-            .chain(self.topics.for_agents(partitions).into_iter().take(1))
-        {
-            if self.partitions(name)?.is_some_and(|found| found < partitions) {
-                self.add_partitions(name, partitions)?;
+        let of_owners = self.topics.for_owners(partitions).into_iter();
+        let of_owners: Vec<String> = of_owners.map(|topic| topic.name.to_owned()).collect();
+        let records = [self.topics.records.clone()];
+        for name in of_owners.into_iter().chain(self.of_sums()?).chain(records) {
+            if self.partitions(&name)?.is_some_and(|found| found < partitions) {
+                self.add_partitions(&name, partitions)?;
             }
         }
         Ok(())
+    }
+
+    /// The topics with sums of outputs of this group.
+    fn of_sums(&self) -> Result<Vec<String>, Error> {
+        let found = self.client.fetch_metadata(None, self.brokers.timeout);
+        let found = found.map_err(|error| self.last_failure.explain("asking for topics", error))?;
+        let prefix = format!("{}.{}.", self.topics.records, self.brokers.group);
+        let names = found.topics().iter().map(|topic| topic.name());
+        let of_sums = names.filter(|name| name.starts_with(&prefix) && name.ends_with(SUMS));
+        Ok(of_sums.map(str::to_owned).collect())
     }
 
     /// The number of partitions of a topic. `None`: the topic does not exist.

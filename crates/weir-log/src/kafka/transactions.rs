@@ -118,7 +118,7 @@ impl Committer {
         });
         let snapshot = Outgoing {
             key: Some(key.as_bytes()),
-            ..plain(&topics.snapshots, &snapshot)
+            ..plain(&topics.kept, &snapshot)
         };
         let all: Vec<Outgoing<'_>> = results.chain(quarantined).chain([snapshot]).collect();
         let written = self.writer.write_all(&all);
@@ -132,7 +132,7 @@ impl Committer {
         member: &Member,
         offset: u64,
     ) -> Result<(), KafkaError> {
-        let list = one(&topics.records, partition, Some(offset))?;
+        let list = one(&topics.read, partition, Some(offset))?;
         let client = self.writer.client();
         let shown = member.with_proof(|proof| client.send_offsets_to_transaction(&list, proof, self.timeout));
         shown.unwrap_or(Err(KafkaError::ConsumerCommit(Code::UnknownMemberId)))

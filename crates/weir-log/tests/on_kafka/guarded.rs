@@ -11,7 +11,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use weir_broker::{Broker, Guard};
 use weir_log::{Brokers, Connection, KafkaLog, Mechanism, Obstacle, Properties, Sasl, Tls, examine};
-use weir_merge::{Commit, Log, Plan};
+use weir_merge::{Commit, Log, Plan, Quarantined};
 
 use super::fleet::{brokers, open, until, until_shown};
 use super::topics::assigned;
@@ -239,6 +239,19 @@ fn agents_and_merges_need_only_the_documented_rights() {
     };
     // A user with all rights makes the topics and the plan, once.
     assigned(&mut open(&settings("owner")), 2);
+    let sums = |offset| Commit {
+        snapshot: b"sums".to_vec(),
+        offset,
+        ..Commit::default()
+    };
+    let store = |user: &str, offset| {
+        let mut output = KafkaLog::open_for_output(&settings(user), "scrape").unwrap();
+        let generation = assigned(&mut output, 2);
+        let mut generations = [generation, generation - 1].into_iter();
+        assert!(generations.any(|generation| output.commit(0, generation, &sums(offset)).is_ok()));
+        assert_eq!(output.committed(0).unwrap(), Some((b"sums".to_vec(), offset)));
+    };
+    store("owner", 1);
     allow(
         &broker.address(),
         "agent",
@@ -273,9 +286,13 @@ fn agents_and_merges_need_only_the_documented_rights() {
     assert_eq!(merge.fetch(0, 0, 1).unwrap().messages[0].bytes, b"a record");
     let commit = Commit {
         results: vec![b"a result".to_vec()],
+        quarantined: vec![Quarantined {
+            offset: 0,
+            reason: "a reason".to_owned(),
+            bytes: b"a record".to_vec(),
+        }],
         snapshot: b"a snapshot".to_vec(),
         offset: 1,
-        ..Commit::default()
     };
     assert_eq!(merge.committed(0).unwrap(), None);
     let generations = [generation, generation - 1];
@@ -299,8 +316,25 @@ fn agents_and_merges_need_only_the_documented_rights() {
             .iter()
             .any(|generation| { output.record_results_sent(0, *generation, 1).is_ok() })
     );
-    let refused = merge.append(0, 1, b"x").unwrap_err().to_string();
+    store("merge", 2);
+    drop(output);
+
+    // As `weir merge replay` does.
+    let mut replay = KafkaLog::open_for_output(&settings("merge"), "file").unwrap();
+    assert_eq!(replay.results_near(0, 0).unwrap(), 0);
+    assert_eq!(replay.position(0).unwrap(), 1);
+    until("the group has no members", || replay.rewind(0, 0).is_ok());
+    assert_eq!(replay.position(0).unwrap(), 0);
+
+    // As `weir merge quarantine put-back` does, with the right to write records.
+    let found = merge.quarantined(0).unwrap();
+    assert_eq!(found, commit.quarantined);
+    let refused = merge.append(0, 1, &found[0].bytes).unwrap_err().to_string();
     assert!(refused.contains("uthorization failed"), "{refused}");
+    allow(&broker.address(), "merge", &[(TOPIC, "least", &[WRITE])]);
+    until("the brokers know the right", || {
+        merge.append(0, 1, &found[0].bytes).is_ok()
+    });
 }
 
 #[test]

@@ -323,6 +323,51 @@ fn each_output_has_its_own_position() {
     assert_eq!(next.results(0, sent, 1 << 20).unwrap(), results[3..]);
 }
 
+/// The sums of an output move with its position, in one transaction, and a process that has lost the partition cannot store older ones.
+#[test]
+fn sums_of_an_output_move_with_its_position() {
+    let brokers = brokers(address(), &format!("sums-{}", unix_milliseconds()), 2);
+    let output = || KafkaLog::open_for_output(&brokers, "scrape").unwrap();
+    let sums = |number: u8| Commit {
+        snapshot: vec![number; 300_000],
+        offset: number.into(),
+        ..Commit::default()
+    };
+    let mut one = output();
+    let generation = assigned(&mut one, 2);
+    assert_eq!(one.committed(1).unwrap(), None);
+    let stale = one.commit(1, generation + 1, &sums(9));
+    assert!(matches!(stale, Err(CommitError::Fenced)), "{stale:?}");
+    let generations = [generation, generation - 1];
+    let mut held = generations.into_iter();
+    let generation = held.find(|generation| one.commit(1, *generation, &sums(1)).is_ok());
+    let generation = generation.expect("one of them is that of partition 1");
+    for number in 2..5 {
+        one.commit(1, generation, &sums(number)).unwrap();
+        assert_eq!(
+            one.committed(1).unwrap(),
+            Some((vec![number; 300_000], u64::from(number)))
+        );
+        until("the position is shown", || {
+            one.results_sent(1).unwrap() == u64::from(number)
+        });
+    }
+    assert_eq!(one.committed(0).unwrap(), None);
+    drop(one);
+    let mut next = output();
+    assigned(&mut next, 2);
+    assert_eq!(next.committed(1).unwrap(), Some((vec![4; 300_000], 4)));
+    // Added partitions have a place for their sums.
+    let mut owner = open(&brokers);
+    owner.announce(unix_milliseconds() / 1000 + 60, 3).unwrap();
+    until("the new partition is assigned", || {
+        let news = next.assignments().unwrap();
+        news.iter()
+            .any(|change| matches!(change, Assignment::Assigned { partition: 2, .. }))
+    });
+    assert_eq!(next.committed(2).unwrap(), None);
+}
+
 /// Two groups merge the same records, and neither sees results or snapshots of the other.
 #[test]
 fn two_groups_on_one_topic_never_meet() {

@@ -166,7 +166,11 @@ fn failed_commits_restart_no_output() {
     assert!(lost > 0, "a commit fails, and its merge is dropped");
     let fleet = ends_well(fleet);
     for (sending, receiver) in fleet.owners[0].outputs.iter().zip(&fleet.receivers) {
-        assert_eq!(sending.follower.counts().revoked, 0);
+        assert_eq!(
+            sending.follower.counts().moved,
+            2,
+            "the partitions that it began with"
+        );
         assert!(receiver.disturbances.is_empty());
         let accepted: Vec<&u32> = receiver.accepted.values().flatten().collect();
         assert!(accepted.len() > 20 && accepted.iter().all(|times| **times == 1));

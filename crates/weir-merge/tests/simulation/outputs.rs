@@ -58,6 +58,15 @@ pub struct Sending {
     output: usize,
     pub follower: Follower<SimulatedLog>,
     under_way: Option<UnderWay>,
+    sums: Option<Sums>,
+}
+
+/// Of an output of sums, while its partitions do not change.
+struct Sums {
+    /// See [`weir_merge::FollowerCounts::moved`].
+    moved: u64,
+    /// By partition: what its counters show.
+    shown: BTreeMap<u32, f64>,
 }
 
 struct UnderWay {
@@ -91,7 +100,30 @@ impl Sending {
             output,
             follower: Follower::new(log, POLICIES[output], PATIENCE, room),
             under_way: None,
+            sums: None,
         }
+    }
+
+    /// An output of sums begins again with those of the log when its partitions have changed. `false`: they cannot be read.
+    fn begin_again(&mut self) -> bool {
+        let moved = self.follower.counts().moved;
+        if self.sums.as_ref().is_some_and(|sums| sums.moved == moved) {
+            return true;
+        }
+        self.sums = None;
+        let Ok(stored) = self.follower.sums() else {
+            return false;
+        };
+        self.follower.continue_behind(&stored);
+        let shown = stored.into_iter().map(|of| {
+            let bytes = of.bytes.try_into().expect("eight bytes");
+            (of.partition, f64::from_le_bytes(bytes))
+        });
+        self.sums = Some(Sums {
+            moved,
+            shown: shown.collect(),
+        });
+        true
     }
 
     /// One step: takes what comes next, gives it to the receiver, or stores the position behind it. `false`: there is nothing to do.
@@ -100,6 +132,9 @@ impl Sending {
         match &mut self.under_way {
             None => {
                 drop(self.follower.listen());
+                if policy.adds_up && !self.begin_again() {
+                    return false;
+                }
                 let positions = self.follower.positions();
                 let Ok(Some(delivery)) = self.follower.next(now) else {
                     return false;
@@ -117,10 +152,10 @@ impl Sending {
                 });
             }
             Some(under_way) if !under_way.is_accepted => {
-                // While it waits, its partitions may change. Sums without one of them start from zero, with what was not delivered.
-                let revoked = self.follower.counts().revoked;
+                // While it waits, its partitions may change. Then an output of sums begins again, with what was not delivered.
                 drop(self.follower.listen());
-                if policy.adds_up && self.follower.counts().revoked > revoked {
+                let moved = self.follower.counts().moved;
+                if self.sums.as_ref().is_some_and(|sums| sums.moved < moved) {
                     self.under_way = None;
                     return true;
                 }
@@ -136,15 +171,24 @@ impl Sending {
                     }
                 }
                 let UnderWay { delivery, ranges, .. } = under_way;
-                receiver.accept(&world, delivery, ranges, policy);
+                let shown = self.sums.as_mut().map(|sums| &mut sums.shown);
+                receiver.accept(&world, delivery, ranges, policy, shown);
                 under_way.is_accepted = true;
             }
             Some(under_way) => {
-                if self.follower.delivered(&under_way.delivery).is_ok() {
-                    self.under_way = None;
-                } else {
+                let delivery = &under_way.delivery;
+                let stored = match &self.sums {
+                    None => self.follower.delivered(delivery),
+                    Some(sums) => {
+                        let shown = sums.shown.iter();
+                        let shown = shown.map(|(partition, sum)| (*partition, sum.to_le_bytes().to_vec()));
+                        self.follower.delivered_sums(delivery, shown.collect())
+                    }
+                };
+                if stored.is_err() {
                     return false;
                 }
+                self.under_way = None;
             }
         }
         true
@@ -175,6 +219,7 @@ impl Receiver {
         delivery: &mut Delivery,
         ranges: &[Range],
         policy: &CorrectionPolicy,
+        shown: Option<&mut BTreeMap<u32, f64>>,
     ) {
         let mut expected = Vec::new();
         for range in ranges {
@@ -187,11 +232,31 @@ impl Receiver {
             }
         }
         let flushes = std::mem::take(&mut delivery.flushes);
+        let partitions: Vec<u32> = flushes.iter().map(|flush| flush.partition).collect();
         let flushes: Vec<(i64, Vec<Series>)> = flushes
             .into_iter()
             .map(|flush| (flush.start, flush.into_series().collect()))
             .collect();
-        let (mut sum, mut found) = (ExactSum::default(), ExactSum::default());
+        if let Some(shown) = shown {
+            for (partition, (_, series)) in partitions.iter().zip(&flushes) {
+                *shown.entry(*partition).or_default() += counted(series).to_f64();
+            }
+            for range in ranges {
+                let results = &world.of(self.group)[range.partition as usize].decoded;
+                let mut all = ExactSum::default();
+                let shown = shown[&range.partition];
+                let before = &results[..range.behind as usize];
+                before.iter().for_each(|(_, record)| count(record, &mut all));
+                assert_eq!(
+                    shown,
+                    all.to_f64(),
+                    "the sums of partition {} up to result {}",
+                    range.partition,
+                    range.behind
+                );
+            }
+        }
+        let mut sum = ExactSum::default();
         for (result, record) in expected.iter().copied() {
             let is_late = matches!(result.occasion, Occasion::Late { .. });
             if !is_late || policy.adds_up || policy.counters {
@@ -201,11 +266,7 @@ impl Receiver {
                 is_in(result, record, &flushes, policy);
             }
         }
-        for (_, _, state) in flushes.iter().flat_map(|(_, series)| series) {
-            if let State::Counter(more) = state {
-                found.merge(more);
-            }
-        }
+        let found = counted(flushes.iter().flat_map(|(_, series)| series));
         assert_eq!(
             found.to_f64(),
             sum.to_f64(),
@@ -269,6 +330,17 @@ fn count(record: &Record, sum: &mut ExactSum) {
             sum.merge(more);
         }
     }
+}
+
+/// The sum of all counters.
+fn counted<'a>(series: impl IntoIterator<Item = &'a Series>) -> ExactSum {
+    let mut found = ExactSum::default();
+    for (_, _, state) in series {
+        if let State::Counter(more) = state {
+            found.merge(more);
+        }
+    }
+    found
 }
 
 /// Every series of a closed bucket reaches the receiver, with its tenant and, but for sums, at its time.

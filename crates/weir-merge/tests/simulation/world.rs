@@ -54,6 +54,8 @@ pub struct Sent {
     pub owner: Option<usize>,
     pub generation: u64,
     pub position: u64,
+    /// Of an output of sums: its sums, and the position behind them.
+    pub sums: Option<(Vec<u8>, u64)>,
 }
 
 #[derive(Debug)]
@@ -342,7 +344,11 @@ impl Log for SimulatedLog {
 
     fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Unreachable> {
         let world = self.world.borrow();
-        let last = world.of(self.topics())[partition as usize].commits.last();
+        let at = &world.of(self.topics())[partition as usize];
+        if let Some(output) = self.output {
+            return Ok(at.sent[&output].sums.clone());
+        }
+        let last = at.commits.last();
         Ok(last.map(|commit| (commit.snapshot.clone(), commit.offset)))
     }
 
@@ -352,6 +358,9 @@ impl Log for SimulatedLog {
         generation: u64,
         commit: &Commit,
     ) -> Result<(), CommitError<Unreachable>> {
+        if self.output.is_some() {
+            return self.store(partition, generation, commit.offset, Some(&commit.snapshot));
+        }
         let mut world = self.world.borrow_mut();
         let world = &mut *world;
         if generation != world.of(group_of(self.owner))[partition as usize].generation {
@@ -426,6 +435,19 @@ impl Log for SimulatedLog {
         generation: u64,
         before: u64,
     ) -> Result<(), CommitError<Unreachable>> {
+        self.store(partition, generation, before, None)
+    }
+}
+
+impl SimulatedLog {
+    /// Stores the position of an output, with its sums if it has some.
+    fn store(
+        &mut self,
+        partition: u32,
+        generation: u64,
+        before: u64,
+        sums: Option<&[u8]>,
+    ) -> Result<(), CommitError<Unreachable>> {
         let output = self.output.expect("of an output");
         let mut world = self.world.borrow_mut();
         let world = &mut *world;
@@ -445,6 +467,13 @@ impl Log for SimulatedLog {
         );
         if world.random.one_in(world.faults.commit_fails) {
             return Err(Unreachable.into());
+        }
+        if let Some(sums) = sums {
+            sent.sums = Some((sums.to_vec(), before));
+            // Files keep the sums first, then the position.
+            if world.reads_clock && world.random.one_in(world.faults.commit_fails) {
+                return Err(Unreachable.into());
+            }
         }
         sent.position = before;
         match world.random.one_in(world.faults.commit_unheard) {

@@ -1,12 +1,11 @@
 //! The interface of encoders, which turn batches into request bodies.
 
 use std::any::Any;
-use std::time::Duration;
 
 use weir_aggregate::Batch;
 
 use super::books::{self, Class, Dropped, Items, Reason};
-use crate::prometheus::NoState;
+use crate::prometheus::{NoState, SavedAt, SavedPartitions};
 
 /// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
 pub trait Encode: Any + Send {
@@ -58,9 +57,14 @@ pub trait EncoderState {
     /// Replaces [`EncoderState::end`].
     fn save(&mut self, out: &mut Encoded) -> Vec<u8>;
 
-    /// Continues the state that another process saved `away` ago. Before the first batch. An error: the bytes are not a state, and this
-    /// begins without.
-    fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState>;
+    /// Called between two buckets of a fleet: the part of the state of each partition, for the process that gets it next.
+    fn save_partitions(&mut self) -> SavedPartitions {
+        Vec::new()
+    }
+
+    /// Continues the state that another process saved, or the part of another partition. Before the first batch. An error: the bytes are
+    /// not a state, and this begins without.
+    fn restore(&mut self, saved: &[u8], of: SavedAt) -> Result<u64, NoState>;
 }
 
 /// See [`Encode::counter`].

@@ -1,12 +1,13 @@
 //! The encoder's task: batches from the inbox become payloads in the queues.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::{Encode, Encoded, LINGER, PACE_MAX, Shared, Stage, lock};
+use crate::prometheus::SavedPartitions;
 
 /// Everything that an encoder may leave at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +20,14 @@ pub(super) enum Legacy {
     Encoder,
 }
 
+/// The form in which an encoder gives its state while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    State,
+    /// That of each partition of a fleet's log.
+    Partitions,
+}
+
 /// Messages to the encoder's task, and what it leaves for others.
 pub(super) struct EncoderSide {
     /// Its part of the memory for payloads.
@@ -28,10 +37,11 @@ pub(super) struct EncoderSide {
     /// See [`weir_aggregate::Batch::samples_until`]: of the last bucket that is encoded as a whole.
     pub(super) encoded_until: AtomicU64,
     /// It is to end open payloads and to give its state; `saved` goes up each time it has.
-    pub(super) save_requested: AtomicBool,
+    pub(super) save_requested: Mutex<Option<Wanted>>,
     pub(super) saved: watch::Sender<u64>,
     pub(super) legacy: Mutex<Legacy>,
     pub(super) kept_state: Mutex<Option<Vec<u8>>>,
+    pub(super) kept_partitions: Mutex<Option<SavedPartitions>>,
     pub(super) retained: Mutex<Option<Box<dyn Encode>>>,
 }
 
@@ -41,10 +51,11 @@ impl EncoderSide {
             reserved,
             state_bytes: AtomicU64::new(0),
             encoded_until: AtomicU64::new(0),
-            save_requested: AtomicBool::new(false),
+            save_requested: Mutex::default(),
             saved: watch::Sender::new(0),
             legacy: Mutex::new(Legacy::Nothing),
             kept_state: Mutex::default(),
+            kept_partitions: Mutex::default(),
             retained: Mutex::default(),
         }
     }
@@ -71,7 +82,12 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
             .then(|| lock(&shared.intake.inbox).pop())
             .flatten();
         let linger_over = finish_at.is_some_and(|at| shared.clock.now() >= at);
-        let leaves = batch.is_none() && shared.encoder.save_requested.swap(false, Ordering::AcqRel);
+        let wanted = if batch.is_none() {
+            lock(&shared.encoder.save_requested).take()
+        } else {
+            None
+        };
+        let leaves = wanted.is_some();
         if batch.is_none() && !linger_over && !draining && !leaves {
             tokio::select! {
                 biased;
@@ -115,7 +131,9 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 }
                 let legacy = *lock(&shared.encoder.legacy);
                 if let Some(state) = own.state() {
-                    if leaves || ended && legacy == Legacy::State {
+                    if wanted == Some(Wanted::Partitions) {
+                        *lock(&shared.encoder.kept_partitions) = Some(state.save_partitions());
+                    } else if leaves || ended && legacy == Legacy::State {
                         *lock(&shared.encoder.kept_state) = Some(state.save(&mut encoded));
                     } else if ended && legacy == Legacy::Nothing {
                         state.end(&mut encoded);

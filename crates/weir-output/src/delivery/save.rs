@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::books::Class;
-use super::{Delivery, DiskQueue, OutputState, Payload, Sending};
+use super::encoding::Wanted;
+use super::{Delivery, DiskQueue, OutputState, Payload, Sending, lock};
 
 /// Time limit for an encoder to return its state.
 const ENCODER_MAX: Duration = Duration::from_secs(5);
@@ -84,7 +85,7 @@ impl Delivery {
     /// only in memory. The output can resume afterwards. Fails if the encoder is too slow: what it has would be in neither process.
     pub async fn save(&self) -> io::Result<(Option<OutputState>, Vec<SavedQueue>)> {
         let shared = &self.shared;
-        if !self.save_encoder().await {
+        if !self.save_encoder(Wanted::State).await {
             let name = &self.name;
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -115,16 +116,27 @@ impl Delivery {
             return None;
         }
         let samples = self.shared.encoder.encoded_until.load(Ordering::Acquire);
-        self.save_encoder().await.then_some(())?;
+        self.save_encoder(Wanted::State).await.then_some(())?;
         Some((self.kept_state()?, samples))
     }
 
+    /// The sums of each partition of a fleet's log. `None`: the output has none, or did not give them in time.
+    pub async fn sums_of_partitions(&self) -> Option<Vec<(u32, OutputState)>> {
+        if !self.keeps_state() {
+            return None;
+        }
+        self.save_encoder(Wanted::Partitions).await.then_some(())?;
+        let partitions = lock(&self.shared.encoder.kept_partitions).take()?.into_iter();
+        let state = |(partition, bytes)| (partition, OutputState::new(&self.lineage, bytes));
+        Some(partitions.map(state).collect())
+    }
+
     /// False: it did not do so in time.
-    async fn save_encoder(&self) -> bool {
+    async fn save_encoder(&self, wanted: Wanted) -> bool {
         let shared = &self.shared;
         let mut left = shared.encoder.saved.subscribe();
         left.borrow_and_update();
-        shared.encoder.save_requested.store(true, Ordering::Release);
+        *lock(&shared.encoder.save_requested) = Some(wanted);
         shared.intake.arrived.notify_one();
         let is_saved = shared.clock.within(ENCODER_MAX, left.changed()).await.is_some();
         if !is_saved {

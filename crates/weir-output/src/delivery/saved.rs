@@ -9,6 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::encoding::Legacy;
 use super::{Delivery, EncoderState, Payload, SavedQueue, lock};
+use crate::prometheus::{SavedAt, Seconds};
+
+/// Why an output does not continue its sums.
+const OTHER_SETTINGS: &str =
+    "its settings changed, or this version of weir has other settings for it, so the old sums do not apply";
 
 /// The cumulative state of an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,11 +26,9 @@ pub struct OutputState {
 /// The sums of the previous process's outputs, by name, until those of this process take them.
 #[derive(Debug, Default)]
 pub struct SavedStates {
-    waiting: Mutex<BTreeMap<String, OutputState>>,
+    waiting: Mutex<BTreeMap<String, Vec<(OutputState, SavedAt)>>>,
     errors: Mutex<Vec<RestoreError>>,
     queues: Mutex<BTreeMap<String, Vec<SavedQueue>>>,
-    /// Since it was saved.
-    away: Duration,
 }
 
 /// An output that starts without the state of the previous process, or without a part of it.
@@ -55,12 +58,24 @@ fn digest(lineage: &str) -> Vec<u8> {
 }
 
 impl SavedStates {
+    /// `away`: since it was saved.
     pub fn new(saved: BTreeMap<String, OutputState>, away: Duration) -> Self {
+        let of = SavedAt {
+            away: Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX),
+            partition: 0,
+        };
+        let saved = saved.into_iter();
         SavedStates {
-            waiting: Mutex::new(saved),
-            errors: Mutex::default(),
-            queues: Mutex::default(),
-            away,
+            waiting: Mutex::new(saved.map(|(name, state)| (name, vec![(state, of)])).collect()),
+            ..SavedStates::default()
+        }
+    }
+
+    /// The sums of one output by the partitions of a fleet's log.
+    pub fn of_partitions(name: &str, partitions: Vec<(OutputState, SavedAt)>) -> Self {
+        SavedStates {
+            waiting: Mutex::new(BTreeMap::from([(name.to_owned(), partitions)])),
+            ..SavedStates::default()
         }
     }
 
@@ -83,7 +98,7 @@ impl SavedStates {
 
     pub(super) fn restore(&self, name: &str, state: &mut dyn EncoderState) {
         let lineage = state.lineage();
-        self.restore_with(name, &lineage, |saved, away| state.restore(saved, away));
+        self.restore_with(name, &lineage, |saved, of| state.restore(saved, of));
     }
 
     /// Lets an output take the state saved under its name, if it is of the same lineage. `restore` returns how many series found no
@@ -92,20 +107,21 @@ impl SavedStates {
         &self,
         name: &str,
         lineage: &str,
-        restore: impl FnOnce(&[u8], Duration) -> Result<u64, E>,
+        mut restore: impl FnMut(&[u8], SavedAt) -> Result<u64, E>,
     ) {
-        let Some(saved) = lock(&self.waiting).remove(name) else {
-            return;
-        };
-        let reason = if saved.lineage != digest(lineage) {
-            "its settings changed, or this version of weir has other settings for it, so the old sums do not apply"
-                .to_owned()
-        } else {
-            match restore(&saved.bytes, self.away) {
-                Ok(0) => return,
-                Ok(refused) => format!("{refused} series do not fit into memory"),
-                Err(error) => error.to_string(),
+        let saved = lock(&self.waiting).remove(name).unwrap_or_default();
+        let (lineage, mut refused) = (digest(lineage), 0);
+        let restored = saved.iter().try_for_each(|(state, of)| {
+            if state.lineage != lineage {
+                return Err(OTHER_SETTINGS.to_owned());
             }
+            refused += restore(&state.bytes, *of).map_err(|error| error.to_string())?;
+            Ok(())
+        });
+        let reason = match (restored, refused) {
+            (Ok(()), 0) => return,
+            (Ok(()), refused) => format!("{refused} series do not fit into memory"),
+            (Err(reason), _) => reason,
         };
         lock(&self.errors).push(RestoreError {
             output: name.to_owned(),

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use weir_aggregate::{Batch, ProcessStamp, Series, Value};
 use weir_merge::{Closing, Plan, Publisher};
@@ -12,11 +11,16 @@ use weir_state::{Facts, Identity, SeriesName, State};
 use super::index::{Index, Target};
 use super::plan::Planned;
 use super::rules::FleetRules;
-use crate::delivery::{AgentIdentity, Class, Counter, Draft, Encode, Encoded, EncoderState, Items, Reason};
-use crate::prometheus::NoState;
+use crate::delivery::{
+    AgentIdentity, Class, Clock, Counter, Draft, Encode, Encoded, EncoderState, Items, Reason,
+};
+use crate::prometheus::{NoState, SavedAt};
 
 /// Bytes that a series of [`TimestampedStates`] takes, about.
 const WAITING_BYTES: u64 = 400;
+
+/// Buckets by which an agent's time may be ahead of its clock. One that is further ahead was begun before the clock was set back.
+const AHEAD_BUCKETS_MAX: i64 = 3;
 
 /// The saved state of an encoder is found by the settings that it depends on.
 pub(super) struct Settings {
@@ -26,6 +30,7 @@ pub(super) struct Settings {
     pub agent: AgentIdentity,
     pub rules: FleetRules,
     pub state_bytes_max: u64,
+    pub clock: Clock,
 }
 
 /// Rows into the records of their bucket.
@@ -45,6 +50,9 @@ pub struct FleetEncoder {
     rows: u64,
     /// The bucket that was begun last: start and width.
     bucket: Option<(i64, u32)>,
+    /// The last bucket that was begun before the clock was set back, and the one that its rows go to.
+    set_back: Option<(i64, i64)>,
+    clock: Clock,
     waiting: TimestampedStates,
     is_last: bool,
 }
@@ -88,6 +96,7 @@ impl FleetEncoder {
             agent,
             rules,
             state_bytes_max,
+            clock,
         } = settings;
         let mut publisher = Publisher::new(&tenant, agent.id, epoch);
         publisher.set_host(&host);
@@ -104,6 +113,8 @@ impl FleetEncoder {
             state_bytes_max,
             rows: 0,
             bucket: None,
+            set_back: None,
+            clock,
             waiting: TimestampedStates::default(),
             is_last: false,
         }
@@ -116,9 +127,25 @@ impl FleetEncoder {
         }
     }
 
+    /// The start of a batch's bucket. A bucket that was open when the clock was set back has the time that was wrong, but its samples came a
+    /// moment ago: they go to the bucket of the present, which may have two records.
+    fn start_of(&mut self, batch: &Batch) -> i64 {
+        let (start, width) = (batch.bucket.start, i64::from(batch.bucket.width.max(1)));
+        if let Some((_, to)) = self.set_back.filter(|(from, _)| *from == start) {
+            return to;
+        }
+        let now = self.clock.unix();
+        if start.saturating_sub(now) <= AHEAD_BUCKETS_MAX * width {
+            return start;
+        }
+        let present = now.div_euclid(width) * width;
+        self.set_back = Some((start, present));
+        present
+    }
+
     /// Rows of a bucket, some or all.
     fn rows_of_bucket(&mut self, batch: &Batch, plan: &Plan, out: &mut Encoded) {
-        let bucket = (batch.bucket.start, batch.bucket.width);
+        let bucket = (self.start_of(batch), batch.bucket.width);
         if self.publisher.is_open() && self.bucket != Some(bucket) {
             self.close(out);
         }
@@ -134,13 +161,19 @@ impl FleetEncoder {
         }
         let stamp = self.stamp();
         for series in batch.yielding_series() {
-            if let Err(reason) = self.row(&series, batch, stamp) {
+            if let Err(reason) = self.row(&series, batch, bucket.0, stamp) {
                 out.dropped(reason, Class::Points, 1);
             }
         }
     }
 
-    fn row(&mut self, series: &Series<'_>, batch: &Batch, stamp: ProcessStamp) -> Result<(), Reason> {
+    fn row(
+        &mut self,
+        series: &Series<'_>,
+        batch: &Batch,
+        bucket: i64,
+        stamp: ProcessStamp,
+    ) -> Result<(), Reason> {
         if !is_finite(&series.value()) {
             return Err(Reason::NotFinite);
         }
@@ -151,7 +184,7 @@ impl FleetEncoder {
         let Target::Place(place) = target else {
             return Err(Reason::Filtered);
         };
-        let facts = facts(series, batch.bucket.start);
+        let facts = facts(series, bucket);
         self.publisher.put(place, facts, &series.saved(stamp));
         self.rows += 1;
         Ok(())
@@ -325,7 +358,7 @@ impl EncoderState for FleetEncoder {
         Vec::new()
     }
 
-    fn restore(&mut self, _: &[u8], _: Duration) -> Result<u64, NoState> {
+    fn restore(&mut self, _: &[u8], _: SavedAt) -> Result<u64, NoState> {
         Ok(0)
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use settings::TYPE;
 pub use settings::{CLIENT, Format, KafkaSettings, connection};
 
 use crate::StartError;
-use crate::delivery::{AgentIdentity, Delivery, Encode, Endpoint, Order, OutputEnvironment};
+use crate::delivery::{AgentIdentity, Clock, Delivery, Encode, Endpoint, Order, OutputEnvironment};
 use crate::json_lines::LinesEncoder;
 use crate::preview;
 use crate::probe::{BROKERS_PATIENCE, Destination, Route};
@@ -132,11 +132,11 @@ impl KafkaSettings {
     pub fn encoder(&self, agent: AgentIdentity, plan: Plan, state_bytes_max: u64) -> FleetEncoder {
         let planned = Arc::new(Planned::default());
         planned.set(plan);
-        let settings = self.of(agent, Arc::default(), state_bytes_max);
+        let settings = self.of(agent, Arc::default(), state_bytes_max, Clock::system());
         FleetEncoder::new(settings, planned, agent.epoch)
     }
 
-    fn of(&self, agent: AgentIdentity, host: Arc<str>, state_bytes_max: u64) -> Settings {
+    fn of(&self, agent: AgentIdentity, host: Arc<str>, state_bytes_max: u64, clock: Clock) -> Settings {
         Settings {
             place: directory(&self.log),
             tenant: self.log.tenant.clone(),
@@ -144,6 +144,7 @@ impl KafkaSettings {
             agent,
             rules: FleetRules::new(self),
             state_bytes_max,
+            clock,
         }
     }
 
@@ -162,7 +163,9 @@ impl KafkaSettings {
             );
         }
         let number = ENCODERS.fetch_add(1, Ordering::Relaxed);
-        let settings = self.of(agent, environment.hostname.clone(), environment.state_bytes_max);
+        let host = environment.hostname.clone();
+        let clock = environment.clock.clone();
+        let settings = self.of(agent, host, environment.state_bytes_max, clock);
         FleetEncoder::new(settings, planned, agent.epoch << ENCODERS_BITS | number)
     }
 }

@@ -11,7 +11,7 @@ use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings};
 use crate::delivery::{Class, Clock, Encoded, Items, Reason};
 use crate::prometheus::state::{CumulativeState, Family, Row, Seconds, Value};
-use crate::prometheus::{Native, NoState};
+use crate::prometheus::{Native, NoState, SavedAt, SavedPartitions};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::Counters;
 use crate::timeline::Timeline;
@@ -139,20 +139,19 @@ impl Cumulative {
     /// Writes the rows after the last bucket, and returns every series for the next process.
     pub fn save(&mut self, request: &mut Request, out: &mut Encoded) -> Vec<u8> {
         self.values_pending(request, out);
-        let newest = self.timeline.newest();
-        self.state.save_behind(self.now(), |bytes| {
-            postcard::to_extend(&(newest, bytes as u64), Vec::new()).expect("two numbers are writable")
-        })
+        self.state.save_behind(self.now(), self.timeline.head())
+    }
+
+    /// The series of each partition of a fleet's log.
+    pub fn save_partitions(&self) -> SavedPartitions {
+        self.state.save_partitions(self.now(), self.timeline.head())
     }
 
     /// Continues the series of another process. Returns how many do not fit.
-    pub fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
-        let (newest, state): (i64, Vec<u8>) = postcard::from_bytes(saved).map_err(|_| NoState)?;
-        let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
+    pub fn restore(&mut self, saved: &[u8], of: SavedAt) -> Result<u64, NoState> {
+        let state = self.timeline.resume_behind(saved)?;
         let now = self.now();
-        let refused = self.state.restore(&state, away, now)?;
-        self.timeline.resume(newest);
-        Ok(refused)
+        self.state.restore(&state, of, now)
     }
 
     fn values_pending(&mut self, request: &mut Request, out: &mut Encoded) {

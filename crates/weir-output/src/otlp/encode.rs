@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use weir_aggregate::{Batch, Bucket, Histogram, Series, Value, Weights};
 use weir_sketch::ExponentialHistogram;
@@ -12,7 +11,7 @@ use super::cumulative::Cumulative;
 use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings, Temporality};
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, EncoderState, Items, Reason};
-use crate::prometheus::NoState;
+use crate::prometheus::{NoState, SavedAt, SavedPartitions};
 use crate::sums::{self, Counters};
 
 /// The scale of distributions before there are too many buckets: base 2^(1/32), about 2.2 %.
@@ -289,9 +288,14 @@ impl EncoderState for OtlpEncoder {
         }
     }
 
-    fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
+    fn save_partitions(&mut self) -> SavedPartitions {
+        let cumulative = self.cumulative.as_ref();
+        cumulative.map(Cumulative::save_partitions).unwrap_or_default()
+    }
+
+    fn restore(&mut self, saved: &[u8], of: SavedAt) -> Result<u64, NoState> {
         match &mut self.cumulative {
-            Some(cumulative) => cumulative.restore(saved, away),
+            Some(cumulative) => cumulative.restore(saved, of),
             None => Err(NoState),
         }
     }

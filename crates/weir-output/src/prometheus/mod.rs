@@ -29,7 +29,7 @@ pub(crate) mod state;
 pub use accept::Format;
 pub(crate) use forms::Forms;
 pub(crate) use native::Native;
-pub use state::{Counts, NoState, Seconds};
+pub use state::{Counts, NoState, SavedAt, SavedPartitions, Seconds};
 
 use render::Cursor;
 use state::CumulativeState;
@@ -122,9 +122,14 @@ impl Scrape {
         (state.save(now), state.samples_until)
     }
 
+    /// The series of each partition of a fleet's log, for the process that gets it next.
+    pub fn save_partitions(&self, now: Seconds) -> SavedPartitions {
+        self.lock().save_partitions(now, |_| Vec::new())
+    }
+
     /// Continues the series of another process; see [`CumulativeState::restore`].
-    pub fn restore(&self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
-        self.lock().restore(saved, away, now)
+    pub fn restore(&self, saved: &[u8], of: SavedAt, now: Seconds) -> Result<u64, NoState> {
+        self.lock().restore(saved, of, now)
     }
 
     pub fn set_expiry(&self, expiry: Duration) {

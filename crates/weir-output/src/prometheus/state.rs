@@ -24,7 +24,7 @@ mod place;
 mod saved;
 
 pub use blocks::Blocks;
-pub use saved::NoState;
+pub use saved::{NoState, SavedAt, SavedPartitions};
 
 /// The minimum size of a native histogram's buckets, even if the state is full.
 const NATIVE_BYTES_LEAST: usize = 256;
@@ -57,6 +57,8 @@ pub struct SeriesState<S = ()> {
     stamp: u32,
     /// Unix seconds of its first value.
     pub created: u32,
+    /// The partition of the last row, in a fleet's log.
+    partition: u32,
     /// The form of the context that came first.
     pub form: FormId,
     pub kept: S,
@@ -149,6 +151,8 @@ pub struct Row<'a> {
     /// Unix seconds.
     pub timestamp: i64,
     pub is_timestamped: bool,
+    /// See [`Series::partition`].
+    pub partition: u32,
 }
 
 impl<'a> Row<'a> {
@@ -160,6 +164,7 @@ impl<'a> Row<'a> {
             host: series.explicit_host(),
             timestamp: series.timestamp(),
             is_timestamped: series.is_timestamped(),
+            partition: series.partition(),
         }
     }
 }
@@ -308,6 +313,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             series.stamp = stamp;
         }
         series.seen = now;
+        series.partition = row.partition;
         self.oldest = self.oldest.min(now);
         self.bytes = self.bytes + series.value.heap_bytes() - before;
         self.counts.merged += u64::from(row_time.is_second);

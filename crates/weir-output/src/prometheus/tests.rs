@@ -8,7 +8,7 @@ use weir_protocol::Kind;
 use weir_sketch::Sketch;
 
 use super::state::Row;
-use super::{Format, OwnSeries, Scrape};
+use super::{Format, OwnSeries, SavedAt, Scrape};
 use crate::delivery::Reason;
 use crate::settings::{HistogramStyle, PrometheusSettings};
 
@@ -58,6 +58,7 @@ impl Scrape {
             host,
             timestamp: at,
             is_timestamped: false,
+            partition: 0,
         };
         let mut state = self.lock();
         let now = at as u32;
@@ -221,6 +222,7 @@ fn counts_of_tiny_rates_do_not_wrap() {
         host: None,
         timestamp: 100,
         is_timestamped: false,
+        partition: 0,
     };
     let mut before = 0.0;
     for _ in 0..3 {
@@ -457,6 +459,7 @@ fn timestamped_gauges_never_go_back() {
             host: None,
             timestamp,
             is_timestamped: true,
+            partition: 0,
         };
         // Older values are refused and counted.
         let _ = (scrape.lock()).add(&row, std::iter::empty(), Value::Gauge(value), 5);

@@ -20,7 +20,7 @@ use crate::prometheus::names::{for_each_label, unescape};
 use crate::prometheus::state::{
     Blocks, CumulativeState, Family, Row, Seconds, SeriesState, Value, is_compound, style,
 };
-use crate::prometheus::{Native, NoState, help};
+use crate::prometheus::{Native, NoState, SavedAt, SavedPartitions, help};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::timeline::{SampleTimes, Timeline};
 
@@ -358,19 +358,17 @@ impl EncoderState for RemoteWriteEncoder {
 
     fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
         self.flush_pending(out);
-        let newest = self.timeline.newest();
-        self.state.save_behind(self.now(), |bytes| {
-            postcard::to_extend(&(newest, bytes as u64), Vec::new()).expect("two numbers are writable")
-        })
+        self.state.save_behind(self.now(), self.timeline.head())
     }
 
-    fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
-        let (newest, state): (i64, Vec<u8>) = postcard::from_bytes(saved).map_err(|_| NoState)?;
-        let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
+    fn save_partitions(&mut self) -> SavedPartitions {
+        self.state.save_partitions(self.now(), self.timeline.head())
+    }
+
+    fn restore(&mut self, saved: &[u8], of: SavedAt) -> Result<u64, NoState> {
+        let state = self.timeline.resume_behind(saved)?;
         let now = self.now();
-        let refused = self.state.restore(&state, away, now)?;
-        self.timeline.resume(newest);
-        Ok(refused)
+        self.state.restore(&state, of, now)
     }
 }
 

@@ -515,9 +515,9 @@ impl Outputs {
         let settings = PrometheusSettings::default();
         let scrape = Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX));
         let lineage = scrape.lineage();
-        beginning.saved.restore_with(SCRAPE, &lineage, |saved, away| {
-            scrape.restore(saved, away.as_secs() as Seconds, 0)
-        });
+        beginning
+            .saved
+            .restore_with(SCRAPE, &lineage, |saved, of| scrape.restore(saved, of, 0));
         let receivers = beginning.receivers;
         let names: Vec<String> = lock(receivers).iter().map(|of| of.name.clone()).collect();
         if let Some(tally) = &beginning.tally {

@@ -160,6 +160,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             seen: now,
             stamp: 0,
             created: 0,
+            partition: row.partition,
             form,
             kept: S::default(),
             value,

@@ -1,5 +1,7 @@
 //! The next process continues the sums.
 
+use std::collections::BTreeMap;
+
 use postcard::ser_flavors::Size;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeSeq as _;
@@ -28,6 +30,8 @@ struct FamiliesRef<'a, M, S> {
     families: &'a Blocks<Family<M, S>>,
     forms: &'a Forms,
     now: Seconds,
+    /// Family and number of these series alone, ascending.
+    only: Option<&'a [(u32, u32)]>,
 }
 
 #[derive(Serialize)]
@@ -43,6 +47,7 @@ struct ManySeriesRef<'a, S> {
     series: &'a [SeriesState<S>],
     forms: &'a Forms,
     now: Seconds,
+    only: Option<&'a [(u32, u32)]>,
 }
 
 #[derive(Serialize)]
@@ -56,30 +61,26 @@ struct SeriesRef<'a, S> {
     value: SavedValue,
 }
 
-impl<M: Serialize, S: Serialize> Serialize for FamiliesRef<'_, M, S> {
-    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
-        // The format begins with the length, which an iterator over blocks does not know.
-        let mut families = serializer.serialize_seq(Some(self.families.len()))?;
-        for family in self.families.iter() {
-            families.serialize_element(&FamilyRef {
-                name: &family.name,
-                kind: family.kind as u8,
-                renamed: family.renamed.as_deref(),
-                kept: &family.kept,
-                series: ManySeriesRef {
-                    series: &family.series,
-                    forms: self.forms,
-                    now: self.now,
-                },
-            })?;
+impl<'a, M, S> FamiliesRef<'a, M, S> {
+    fn one(&self, family: &'a Family<M, S>, only: Option<&'a [(u32, u32)]>) -> FamilyRef<'a, M, S> {
+        FamilyRef {
+            name: &family.name,
+            kind: family.kind as u8,
+            renamed: family.renamed.as_deref(),
+            kept: &family.kept,
+            series: ManySeriesRef {
+                series: &family.series,
+                forms: self.forms,
+                now: self.now,
+                only,
+            },
         }
-        families.end()
     }
 }
 
-impl<S: Serialize> Serialize for ManySeriesRef<'_, S> {
-    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
-        serializer.collect_seq(self.series.iter().map(|series| SeriesRef {
+impl<'a, S> ManySeriesRef<'a, S> {
+    fn one(&self, series: &'a SeriesState<S>) -> SeriesRef<'a, S> {
+        SeriesRef {
             labels: &series.labels,
             age: self.now.saturating_sub(series.seen),
             stamp: series.stamp,
@@ -87,7 +88,40 @@ impl<S: Serialize> Serialize for ManySeriesRef<'_, S> {
             form: saved_key(self.forms.key(series.form)),
             kept: &series.kept,
             value: SavedValue::from(&series.value),
-        }))
+        }
+    }
+}
+
+impl<M: Serialize, S: Serialize> Serialize for FamiliesRef<'_, M, S> {
+    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
+        // The format begins with the length, which an iterator over blocks does not know.
+        let Some(only) = self.only else {
+            let mut families = serializer.serialize_seq(Some(self.families.len()))?;
+            for family in self.families.iter() {
+                families.serialize_element(&self.one(family, None))?;
+            }
+            return families.end();
+        };
+        let is_of_one = |a: &(u32, u32), b: &(u32, u32)| a.0 == b.0;
+        let mut families = serializer.serialize_seq(Some(only.chunk_by(is_of_one).count()))?;
+        for only in only.chunk_by(is_of_one) {
+            let family = &self.families[only[0].0 as usize];
+            families.serialize_element(&self.one(family, Some(only)))?;
+        }
+        families.end()
+    }
+}
+
+impl<S: Serialize> Serialize for ManySeriesRef<'_, S> {
+    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
+        let one = |series| self.one(series);
+        match self.only {
+            None => serializer.collect_seq(self.series.iter().map(one)),
+            Some(only) => {
+                let series = only.iter().map(|(_, at)| &self.series[*at as usize]);
+                serializer.collect_seq(series.map(one))
+            }
+        }
     }
 }
 
@@ -116,6 +150,18 @@ enum SavedValue {
         native: Option<SavedNative>,
     },
 }
+
+/// Of saved series.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SavedAt {
+    /// Seconds since then.
+    pub away: Seconds,
+    /// Of a fleet's log.
+    pub partition: u32,
+}
+
+/// Saved series of each partition.
+pub type SavedPartitions = Vec<(u32, Vec<u8>)>;
 
 /// Bytes hold no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,10 +231,33 @@ where
 
     /// The same behind what `head` gives for its number of bytes. There is one copy of it, and no more room than it needs.
     pub fn save_behind(&self, now: Seconds, head: impl FnOnce(usize) -> Vec<u8>) -> Vec<u8> {
+        self.save_only(None, now, head)
+    }
+
+    /// The series of each partition, by partition; each as [`CumulativeState::save_behind`] writes them.
+    pub fn save_partitions(&self, now: Seconds, head: impl Fn(usize) -> Vec<u8>) -> SavedPartitions {
+        let mut partitions: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+        for (family, of) in (0..).zip(self.families.iter()) {
+            for (at, series) in (0..).zip(&of.series) {
+                partitions.entry(series.partition).or_default().push((family, at));
+            }
+        }
+        let partitions = partitions.into_iter();
+        let saved = partitions.map(|(partition, only)| (partition, self.save_only(Some(&only), now, &head)));
+        saved.collect()
+    }
+
+    fn save_only(
+        &self,
+        only: Option<&[(u32, u32)]>,
+        now: Seconds,
+        head: impl FnOnce(usize) -> Vec<u8>,
+    ) -> Vec<u8> {
         let families = FamiliesRef {
             families: &self.families,
             forms: &self.forms,
             now: now.saturating_add(self.past),
+            only,
         };
         let size = postcard::serialize_with_flavor(&families, Size::default()).expect(WRITABLE);
         let mut bytes = head(size);
@@ -196,10 +265,10 @@ where
         postcard::to_extend(&families, bytes).expect(WRITABLE)
     }
 
-    /// Continues the series of another process. `away`: seconds since it saved them. Returns how many found no room. The state must be
-    /// empty; after an error it is empty again.
-    pub fn restore(&mut self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
-        let restored = self.try_restore(saved, away, now);
+    /// Continues the series of another process, or those of another partition. Returns how many found no room. If two partitions have a
+    /// series, which one of them has left to the other, the newer one counts. After an error the state is empty.
+    pub fn restore(&mut self, saved: &[u8], of: SavedAt, now: Seconds) -> Result<u64, NoState> {
+        let restored = self.try_restore(saved, of, now);
         if restored.is_none() {
             let empty = CumulativeState::new(self.settings.clone(), self.weights, self.bytes_max);
             let counters = self.counters;
@@ -208,7 +277,7 @@ where
         restored.ok_or(NoState)
     }
 
-    fn try_restore(&mut self, saved: &[u8], away: Seconds, now: Seconds) -> Option<u64> {
+    fn try_restore(&mut self, saved: &[u8], of: SavedAt, now: Seconds) -> Option<u64> {
         let read = postcard::take_from_bytes::<Vec<SavedFamily<M, S>>>(saved);
         let (families, rest) = read.ok()?;
         rest.is_empty().then_some(())?;
@@ -217,17 +286,32 @@ where
             .flat_map(|family| &family.series)
             .map(|series| series.age)
             .max();
-        self.past = oldest.unwrap_or(0).saturating_add(away);
+        self.reach_back(oldest.unwrap_or(0).saturating_add(of.away));
         let now = now.saturating_add(self.past);
         let mut refused = 0;
         for family in families {
-            refused += self.restore_family(family, away, now)?;
+            refused += self.restore_family(family, of, now)?;
         }
         self.names_are_stale = true;
         Some(refused)
     }
 
-    fn restore_family(&mut self, saved: SavedFamily<M, S>, away: Seconds, now: Seconds) -> Option<u64> {
+    /// Moves the zero of this state's clock back, so that what came these seconds before that of the process has a time.
+    fn reach_back(&mut self, past: Seconds) {
+        let Some(more) = past.checked_sub(self.past) else {
+            return;
+        };
+        self.past = past;
+        if self.series > 0 {
+            self.oldest = self.oldest.saturating_add(more);
+        }
+        let families = self.families.iter_mut();
+        families
+            .flat_map(|family| &mut family.series)
+            .for_each(|series| series.seen = series.seen.saturating_add(more));
+    }
+
+    fn restore_family(&mut self, saved: SavedFamily<M, S>, of: SavedAt, now: Seconds) -> Option<u64> {
         let kind = *Kind::ALL.get(usize::from(saved.kind))?;
         let row = Row {
             context: None,
@@ -236,6 +320,7 @@ where
             host: None,
             timestamp: 0,
             is_timestamped: false,
+            partition: of.partition,
         };
         let mut refused = 0;
         for series in saved.series {
@@ -244,7 +329,7 @@ where
             if matches!(value, Value::Summary(_)) != super::is_compound(kind) {
                 return None;
             }
-            let seen = now.saturating_sub(series.age.saturating_add(away));
+            let seen = now.saturating_sub(series.age.saturating_add(of.away));
             let Some(Place {
                 family, at, is_new, ..
             }) = self.place(&row, key, &series.labels, seen)
@@ -252,8 +337,10 @@ where
                 refused += 1;
                 continue;
             };
-            is_new.then_some(())?;
             let place = &mut self.families[family];
+            if !is_new && place.series[at].stamp >= series.stamp {
+                continue;
+            }
             if let (None, Some(renamed)) = (&place.renamed, &saved.renamed) {
                 self.bytes += renamed.len();
                 place.renamed = Some(renamed.as_str().into());
@@ -262,6 +349,7 @@ where
             let mine = &mut place.series[at];
             self.bytes = self.bytes + value.heap_bytes() - mine.value.heap_bytes();
             (mine.stamp, mine.created) = (series.stamp, series.created);
+            (mine.seen, mine.partition) = (seen, of.partition);
             (mine.kept, mine.value) = (series.kept, value);
             self.oldest = self.oldest.min(seen);
         }

@@ -309,7 +309,7 @@ fn merged_names_and_entries_by_tag_survive_a_restart() {
         100,
     );
     let next = make();
-    assert_eq!(next.restore(&scrape.save(100), 0, 100), Ok(0));
+    assert_eq!(next.restore(&scrape.save(100), SavedAt::default(), 100), Ok(0));
     check(
         &next,
         &[
