@@ -283,7 +283,9 @@ pub fn lives() -> Provoked {
         found
     };
     until("a checkpoint has it", || {
-        let mut kept = checkpoints().into_iter().filter_map(|path| std::fs::read(path).ok());
+        let mut kept = checkpoints()
+            .into_iter()
+            .filter_map(|path| std::fs::read(path).ok());
         kept.any(|kept| String::from_utf8_lossy(&kept).contains("\"samples\":3,"))
     });
     kill(second);
