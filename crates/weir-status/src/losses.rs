@@ -452,6 +452,7 @@ mod tests {
         "--match",
         "unknown",
         "weir_overflow",
+        "missing",
     ];
 
     /// Whether it can be entered or changed. What looks like it and does not exist sends people astray.

@@ -217,7 +217,7 @@ const KINDS: &[Kind] = &[
     (SAMPLES, "future_timestamp", by(Scene::Senders, Exactly(1))),
     (SAMPLES, "queue_full", by(Scene::Threads, AtLeast(1))),
     ("weir_columns_requests_given_up_total", "", by(Scene::Senders, Exactly(4))),
-    (REQUESTS, "invalid", by(Scene::Senders, Exactly(1))),
+    (REQUESTS, "invalid", by(Scene::Senders, Exactly(2))),
     (REQUESTS, "too_large", by(Scene::Senders, Exactly(1))),
     (REQUESTS, "unsupported", by(Scene::Senders, Exactly(1))),
     (REQUESTS, "refused", by(Scene::Senders, Exactly(1))),
@@ -267,7 +267,7 @@ const KINDS: &[Kind] = &[
     ("weir_saved_state_set_aside_total", "", by(Scene::Lives, Exactly(1))),
     ("weir_saved_state_lost_samples_total", "", by(Scene::Lives, AtLeast(1))),
     ("weir_saved_state_damaged_files_total", "", by(Scene::Lives, AtLeast(1))),
-    ("weir_saved_state_kills_total", "", by(Scene::Lives, Exactly(1))),
+    ("weir_saved_state_kills_total", "", by(Scene::Lives, Exactly(2))),
     ("weir_saved_state_outputs_reset_total", "", by(Scene::Lives, AtLeast(1))),
     ("weir_hand_overs_failed_total", "", by(Scene::Lives, Exactly(1))),
     ("weir_origin_source_failures_total", "", by(Scene::Origins, AtLeast(1))),
@@ -474,18 +474,21 @@ impl Surfaces {
         faults
     }
 
-    /// The value of a series with these labels in the exposition, of the first if there are several. A label without a name is any.
+    /// The sum of the series with these labels in the exposition. A label without a name is any, and one without a value all.
     fn in_metrics(&self, series: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let has = |line: &str, (key, value): (&str, &str)| {
             let value = value.replace('\\', "\\\\").replace('"', "\\\"");
             value.is_empty() || line.contains(&format!("{key}=\"{value}\""))
         };
-        let mut lines = self.metrics.lines().filter(|line| {
+        let lines = self.metrics.lines().filter(|line| {
             let rest = line.strip_prefix(series);
             rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
         });
-        let line = lines.find(|line| labels.iter().all(|label| has(line, *label)))?;
-        line.rsplit(' ').next()?.parse().ok()
+        let found = lines.filter(|line| labels.iter().all(|label| has(line, *label)));
+        let values: Vec<f64> = found
+            .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
+            .collect();
+        (!values.is_empty()).then(|| values.iter().sum())
     }
 }
 

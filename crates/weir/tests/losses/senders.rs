@@ -135,7 +135,7 @@ fn of_columns(agent: &Agent, state: &std::path::Path) {
     assert!(answered(TcpStream::connect(&http).unwrap(), large.as_bytes()).contains(" 413 "));
     assert_eq!(send("/series", &[], &faulty_series()), 200);
     assert_eq!(send("/sketches", &[], &faulty_sketch()), 200);
-    // Its rate lets the first pass, whatever its size, and then nothing for a while.
+    // Its rate lets the first pass, whatever its size (it is no valid payload), and then nothing for a while.
     let body = one(1.0);
     let slow = format!("{head}: 30000\r\n\r\n");
     let padded = [slow.as_bytes(), &body, &vec![0; 30_000 - body.len()]].concat();
