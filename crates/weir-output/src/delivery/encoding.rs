@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use weir_aggregate::Batch;
 
-use super::{Encode, Encoded, LINGER, PACE_MAX, Shared, Stage, lock};
+use super::{Encode, Encoded, Items, LINGER, PACE_MAX, Shared, Stage, lock};
 use crate::prometheus::SavedPartitions;
 
 /// Everything that an encoder may leave at its end.
@@ -87,8 +88,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
         } else {
             None
         };
-        let leaves = wanted.is_some();
-        if batch.is_none() && !linger_over && !draining && !leaves {
+        if batch.is_none() && !linger_over && !draining && wanted.is_none() {
             tokio::select! {
                 biased;
                 () = arrived => {}
@@ -110,47 +110,8 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
         let work = {
             let shared = shared.clone();
             move || {
-                let mut encoded = Encoded::default();
-                let done = batch.as_ref().map(|(_, items)| *items);
-                let finish = batch.as_ref().is_none_or(|(batch, _)| batch.last);
-                if let Some(state) = own.state() {
-                    state.limit(shared.limits.state.load(Ordering::Relaxed));
-                }
-                if let Some((batch, _)) = batch {
-                    own.encode(&batch, &mut encoded);
-                    if batch.last && !batch.partitions.is_empty() {
-                        shared
-                            .encoder
-                            .encoded_until
-                            .store(batch.samples_until, Ordering::Release);
-                    }
-                    let bytes = batch.bytes() as u64;
-                    drop(batch);
-                    lock(&shared.intake.inbox).encoded(bytes);
-                    shared.intake.room.notify_all();
-                }
-                let legacy = *lock(&shared.encoder.legacy);
-                if let Some(state) = own.state() {
-                    if wanted == Some(Wanted::Partitions) {
-                        *lock(&shared.encoder.kept_partitions) = Some(state.save_partitions());
-                    } else if leaves || ended && legacy == Legacy::State {
-                        *lock(&shared.encoder.kept_state) = Some(state.save(&mut encoded));
-                    } else if ended && legacy == Legacy::Nothing {
-                        state.end(&mut encoded);
-                    }
-                }
-                if finish {
-                    own.finish(&mut encoded);
-                }
-                let open = own.open();
-                if let Some(state) = own.state() {
-                    shared.encoder.state_bytes.store(state.bytes(), Ordering::Relaxed);
-                }
-                shared.commit(encoded, open, done, finish);
-                if leaves {
-                    shared.encoder.saved.send_modify(|times| *times += 1);
-                }
-                (own, open, finish)
+                let (open, finished) = shared.encode(&mut *own, batch, wanted, ended);
+                (own, open, finished)
             }
         };
         match shared.clock.blocking(work).await {
@@ -174,4 +135,62 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
         }
     }
     shared.advance(Stage::Encoded);
+}
+
+impl Shared {
+    /// Encodes a batch, or ends open payloads. Returns what is open, and whether payloads were ended.
+    fn encode(
+        &self,
+        own: &mut dyn Encode,
+        batch: Option<(Arc<Batch>, Items)>,
+        wanted: Option<Wanted>,
+        ended: bool,
+    ) -> (Items, bool) {
+        let mut encoded = Encoded::default();
+        let done = batch.as_ref().map(|(_, items)| *items);
+        let finish = batch.as_ref().is_none_or(|(batch, _)| batch.last);
+        if let Some(state) = own.state() {
+            state.limit(self.limits.state.load(Ordering::Relaxed));
+        }
+        if let Some((batch, _)) = batch {
+            own.encode(&batch, &mut encoded);
+            if batch.last && !batch.partitions.is_empty() {
+                let until = &self.encoder.encoded_until;
+                until.store(batch.samples_until, Ordering::Release);
+            }
+            let bytes = batch.bytes() as u64;
+            drop(batch);
+            lock(&self.intake.inbox).encoded(bytes);
+            self.intake.room.notify_all();
+        }
+        if let Some(state) = own.state() {
+            let legacy = *lock(&self.encoder.legacy);
+            if wanted == Some(Wanted::Partitions) {
+                *lock(&self.encoder.kept_partitions) = Some(state.save_partitions());
+            }
+            let keeps = if ended {
+                legacy == Legacy::State
+            } else {
+                wanted == Some(Wanted::State)
+            };
+            if keeps {
+                *lock(&self.encoder.kept_state) = Some(state.save(&mut encoded));
+            } else if ended && legacy == Legacy::Nothing {
+                state.end(&mut encoded);
+            }
+        }
+        if finish {
+            own.finish(&mut encoded);
+        }
+        let open = own.open();
+        if let Some(state) = own.state() {
+            let bytes = &self.encoder.state_bytes;
+            bytes.store(state.bytes(), Ordering::Relaxed);
+        }
+        self.commit(encoded, open, done, finish);
+        if wanted.is_some() {
+            self.encoder.saved.send_modify(|times| *times += 1);
+        }
+        (open, finish)
+    }
 }

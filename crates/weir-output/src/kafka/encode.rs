@@ -50,11 +50,34 @@ pub struct FleetEncoder {
     rows: u64,
     /// The bucket that was begun last: start and width.
     bucket: Option<(i64, u32)>,
-    /// The last bucket that was begun before the clock was set back, and the one that its rows go to.
-    set_back: Option<(i64, i64)>,
-    clock: Clock,
+    present: Present,
     waiting: TimestampedStates,
     is_last: bool,
+}
+
+/// The time of rows, whose clock may be set back.
+struct Present {
+    clock: Clock,
+    /// The last bucket that was begun before the clock was set back, and the one that its rows go to.
+    set_back: Option<(i64, i64)>,
+}
+
+impl Present {
+    /// The start of a batch's bucket. A bucket that was open when the clock was set back has the time that was wrong, but its samples came a
+    /// moment ago: they go to the bucket of the present, which may have two records.
+    fn start_of(&mut self, batch: &Batch) -> i64 {
+        let (start, width) = (batch.bucket.start, i64::from(batch.bucket.width.max(1)));
+        if let Some((_, to)) = self.set_back.filter(|(from, _)| *from == start) {
+            return to;
+        }
+        let now = self.clock.unix();
+        if start.saturating_sub(now) <= AHEAD_BUCKETS_MAX * width {
+            return start;
+        }
+        let present = now.div_euclid(width) * width;
+        self.set_back = Some((start, present));
+        present
+    }
 }
 
 /// Samples that came with a timestamp, by the start of their bucket. They go with it, or before the next one.
@@ -113,8 +136,10 @@ impl FleetEncoder {
             state_bytes_max,
             rows: 0,
             bucket: None,
-            set_back: None,
-            clock,
+            present: Present {
+                clock,
+                set_back: None,
+            },
             waiting: TimestampedStates::default(),
             is_last: false,
         }
@@ -127,25 +152,9 @@ impl FleetEncoder {
         }
     }
 
-    /// The start of a batch's bucket. A bucket that was open when the clock was set back has the time that was wrong, but its samples came a
-    /// moment ago: they go to the bucket of the present, which may have two records.
-    fn start_of(&mut self, batch: &Batch) -> i64 {
-        let (start, width) = (batch.bucket.start, i64::from(batch.bucket.width.max(1)));
-        if let Some((_, to)) = self.set_back.filter(|(from, _)| *from == start) {
-            return to;
-        }
-        let now = self.clock.unix();
-        if start.saturating_sub(now) <= AHEAD_BUCKETS_MAX * width {
-            return start;
-        }
-        let present = now.div_euclid(width) * width;
-        self.set_back = Some((start, present));
-        present
-    }
-
     /// Rows of a bucket, some or all.
     fn rows_of_bucket(&mut self, batch: &Batch, plan: &Plan, out: &mut Encoded) {
-        let bucket = (self.start_of(batch), batch.bucket.width);
+        let bucket = (self.present.start_of(batch), batch.bucket.width);
         if self.publisher.is_open() && self.bucket != Some(bucket) {
             self.close(out);
         }
