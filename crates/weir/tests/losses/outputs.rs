@@ -276,7 +276,7 @@ pub fn lives() -> Provoked {
     let long = place.config("bucket_width: LONG\n", "10d", SUMS);
     let second = place.start(&long);
     place.send("open:1:2:3|c\n");
-    // Those of the first process may still be there.
+    // Checkpoints of the first process may still be there.
     let checkpoints = || {
         let mut found = files(&place.path("state"), "open-");
         found.retain(|path| path.extension().is_none());
