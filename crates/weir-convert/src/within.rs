@@ -150,7 +150,7 @@ mod tests {
             (datadog, "dogstatsd_port: 9125\ndogstatsd_prot: 1\n", "- 9125"),
             (
                 gostatsd,
-                "metrics-addr = ':9125'\nmetrics-adr = ':1'\n",
+                "metrics-addr = ':9125'\nignore-host = true\nmetrics-adr = ':1'\n",
                 "'*:9125'",
             ),
             (

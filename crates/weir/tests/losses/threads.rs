@@ -14,7 +14,7 @@ use crate::merge::process::{Merge, config};
 use crate::support::preload::preloaded;
 use crate::support::{Agent, Starter, until};
 
-use super::Provoked;
+use super::{Provoked, count, listed, of_kind};
 
 /// Stops one thread of a process as a debugger does, until its standard input ends.
 const STOP_THREAD: &str = "
@@ -272,6 +272,12 @@ pub(super) fn behind() -> Provoked {
     let log = directory.path().join("log");
     without_first_results(&log);
     let provoked = running(directory, "");
+    // An output that has not read yet would not learn of it any more.
+    let deleted = ("weir_fleet_sent_deleted_results_total", "");
+    until("an output misses the deleted results", || {
+        let missed = count(&of_kind(&listed(&provoked.admin), deleted));
+        (missed > 0).then_some(()).ok_or("none")
+    });
     std::fs::write(log.join("plan"), "nonsense").unwrap();
     provoked
 }
