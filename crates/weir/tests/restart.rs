@@ -364,17 +364,8 @@ fn a_damaged_checkpoint_is_used_as_far_as_it_is_whole() {
 fn a_directory_serves_one_weir() {
     let place = Place::new();
     let running = place.start(LONG);
-    let path = place.path();
-    let (succeeded, said) = support::weir(&[
-        "run",
-        "--udp",
-        "127.0.0.1:0",
-        "--admin",
-        "off",
-        "--state-path",
-        path.to_str().unwrap(),
-    ]);
-    assert!(!succeeded && said.contains("another weir uses it"), "{said}");
+    let said = refused("127.0.0.1:0", &place.path());
+    assert!(said.contains("another weir uses it"), "{said}");
     running.agent.stop();
 }
 
@@ -386,34 +377,16 @@ fn a_start_that_fails_leaves_the_state_for_the_next() {
     running.send("c:1|c");
     running.agent.stop();
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (address, path) = (taken.local_addr().unwrap().to_string(), place.path());
-    let (succeeded, said) = support::weir(&[
-        "run",
-        "--udp",
-        &address,
-        "--admin",
-        "off",
-        "--state-path",
-        path.to_str().unwrap(),
-    ]);
-    assert!(!succeeded, "{said}");
+    refused(&taken.local_addr().unwrap().to_string(), &place.path());
     let next = place.start(LONG);
     assert_eq!(next.status()["state"]["samples_restored"], 1);
     next.agent.stop();
 }
 
-/// A start that is not to succeed, with this directory.
-fn refused(directory: &Path) -> String {
+/// A start that is not to succeed, with this UDP address and this directory.
+fn refused(udp: &str, directory: &Path) -> String {
     let path = directory.to_str().unwrap();
-    let (ok, said) = weir(&[
-        "run",
-        "--udp",
-        "127.0.0.1:0",
-        "--admin",
-        "off",
-        "--state-path",
-        path,
-    ]);
+    let (ok, said) = weir(&["run", "--udp", udp, "--admin", "off", "--state-path", path]);
     assert!(!ok, "{said}");
     said
 }
@@ -432,7 +405,7 @@ fn a_directory_in_which_others_may_write_is_refused_like_that_of_a_socket() {
         |mode| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
     for mode in [0o777, 0o775, 0o702] {
         set_mode(mode);
-        let said = refused(&directory);
+        let said = refused("127.0.0.1:0", &directory);
         assert!(
             said.contains(&format!("mode {mode:04o}")) && said.contains("chmod go-w"),
             "{said}"
@@ -455,7 +428,7 @@ fn a_directory_in_which_others_may_write_is_refused_like_that_of_a_socket() {
         let before = std::fs::read(&file).unwrap_or_default();
         std::fs::write(&file, &before).unwrap();
         std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
-        let said = refused(&directory);
+        let said = refused("127.0.0.1:0", &directory);
         assert!(said.contains(&format!("{name} belongs to user 65534")), "{said}");
         std::fs::remove_file(&file).unwrap();
     }
@@ -464,7 +437,7 @@ fn a_directory_in_which_others_may_write_is_refused_like_that_of_a_socket() {
     std::os::unix::fs::chown(directory.join("notes"), Some(65534), None).unwrap();
     starts(false);
     std::os::unix::fs::chown(&directory, Some(65534), None).unwrap();
-    let said = refused(&directory);
+    let said = refused("127.0.0.1:0", &directory);
     assert!(said.contains("owner 65534"), "{said}");
 }
 

@@ -455,6 +455,10 @@ impl Queue {
 
     /// The points that a kill would cost.
     pub fn at_risk(&self) -> PointsAtRisk {
+        // With a queue on disk nearly always.
+        if self.unsaved.is_zero() {
+            return PointsAtRisk::default();
+        }
         let before = |entry: &QueuedPayload| {
             let is_at_risk = entry.record.is_none() && entry.payload.class == Class::Points;
             is_at_risk.then_some(entry.before).flatten()

@@ -11,7 +11,7 @@ use crate::alerts::{damage, faulty_fleet, unreadable_snapshot, without_first_res
 use crate::columns::now;
 use crate::merge::fleet::{Agent as Publishing, Fleet, counter, gauge};
 use crate::merge::process::{Merge, config};
-use crate::support::preload::preloaded;
+use crate::support::preload::{OTHER_CLOCK, preloaded};
 use crate::support::{Agent, Starter, until};
 
 use super::{Provoked, count, listed, of_kind};
@@ -67,29 +67,13 @@ impl Drop for StoppedThread {
     }
 }
 
-/// The wall clock is ahead by as many seconds as a file says, or cannot be read in one thread while another file is there: the standard
-/// library panics then. A third file has the error of the next call that receives.
+/// Beside [`OTHER_CLOCK`]: the wall clock cannot be read in one thread while a file is there, and the standard library panics then. Another
+/// file has the error of the next call that receives.
 const FAULTS: &str = "
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
+#undef clock_gettime
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-static long number_in(const char *name) {
-    char text[32] = \"\";
-    int error = errno, file = open(getenv(name), O_RDONLY | O_CLOEXEC);
-    if (file >= 0) {
-        if (read(file, text, sizeof text - 1) < 0) text[0] = 0;
-        close(file);
-    }
-    errno = error;
-    return atol(text);
-}
 int clock_gettime(clockid_t id, struct timespec *now) {
     char thread[16];
     int is_wall = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE;
@@ -97,9 +81,7 @@ int clock_gettime(clockid_t id, struct timespec *now) {
         errno = EINVAL;
         return -1;
     }
-    int result = syscall(SYS_clock_gettime, id, now);
-    if (result == 0 && is_wall) now->tv_sec += number_in(\"CLOCK_OFFSET\");
-    return result;
+    return other_clock(id, now);
 }
 int recvmmsg(int file, struct mmsghdr *messages, unsigned int length, int flags, struct timespec *timeout) {
     long fault = number_in(\"RECEIVE_FAULT\");
@@ -142,7 +124,8 @@ fn pass_on(agent: &Agent) {
 
 pub(super) fn threads() -> Option<Provoked> {
     let directory = tempfile::tempdir().unwrap();
-    let library = preloaded(directory.path(), FAULTS);
+    let faults = format!("#define clock_gettime other_clock\n{OTHER_CLOCK}{FAULTS}");
+    let library = preloaded(directory.path(), &faults);
     let files = FAULT_FILES.map(|name| directory.path().join(name).display().to_string());
     let mut environment = vec![("LD_PRELOAD", &*library)];
     environment.extend(FAULT_FILES.into_iter().zip(files.iter().map(String::as_str)));
