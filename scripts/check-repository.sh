@@ -24,5 +24,8 @@ done < <(grep -E '^\|[^|]+\| `[a-z][^|]*/[^|]*` \| `' ARCHITECTURE.md)
 for verb in $({ grep -ohE '(^|`|run: |&& )make [a-z][a-z-]*' README.md CONTRIBUTING.md .github/workflows/*.yml .ci/run; sed -n 's/^ *verb: \[\(.*\)\]$/\1/p' .github/workflows/*.yml | tr -d ','; } | sed 's/.*make //'); do
   grep -qE "^$verb:" Makefile || { echo "there is no target $verb in the Makefile"; bad=1; }
 done
+# Subjects of commits, as CONTRIBUTING says; older ones are in the history for good.
+long=$(git log --no-merges --since=2026-11-27T22:15:00Z --format='%h %s' | awk 'NF > 13')
+[ -z "$long" ] || { echo "subjects of commits with more than 12 words:"; echo "$long"; bad=1; }
 scripts/check-shape.py || bad=1
 exit $bad
