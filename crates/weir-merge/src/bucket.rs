@@ -9,7 +9,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::texts::{Texts, make_room};
 
 /// Tag of the series for states that find no room.
-pub(crate) const OVERFLOW_TAG: &str = "weir_overflow:true";
+const OVERFLOW_TAG: &str = "weir_overflow:true";
+const PARTITION_TAG: &str = "weir_partition:";
 
 /// Name of the series for names that find no room either.
 const OVERFLOW_NAME: &str = "weir_overflow";
@@ -98,6 +99,8 @@ enum Room {
 /// The bytes of a bucket, with those that closing it takes, up to which there is room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
+    /// Whose limits they are.
+    pub partition: u32,
     pub plenty: usize,
     pub scarce: usize,
 }
@@ -155,7 +158,10 @@ impl Bucket {
                 Err(hash) if room == Room::Plenty => {
                     self.insert(hash, series.facts, series.state, bounds);
                 }
-                Err(_) => self.overflow(texts[series.name as usize], &series, room, bounds, &mut added),
+                Err(_) => {
+                    let place = (limits.partition, room);
+                    self.overflow(texts[series.name as usize], &series, place, bounds, &mut added);
+                }
             }
             room = limits.room(self.bytes() + self.closing_bytes());
         }
@@ -234,12 +240,13 @@ impl Bucket {
         });
     }
 
-    /// Keeps sums right: merges states that can be summed into an overflow series.
+    /// Keeps sums right: merges states that can be summed into an overflow series. Its tags name the partition: a receiver that replaces points would
+    /// otherwise keep those of one partition.
     fn overflow(
         &mut self,
         name: &str,
         series: &Numbered<'_>,
-        room: Room,
+        (partition, room): (u32, Room),
         bounds: &Bounds,
         added: &mut Added,
     ) {
@@ -257,7 +264,8 @@ impl Bucket {
         self.key.push(series.kind as u8);
         let (name, host) = (self.texts.number(name), self.texts.number(""));
         let tag = self.texts.number(OVERFLOW_TAG);
-        [name, host, NONE, tag]
+        let partition = self.texts.number(&format!("{PARTITION_TAG}{partition}"));
+        [name, host, NONE, tag, partition]
             .iter()
             .for_each(|number| push(&mut self.key, *number));
         match self.find() {

@@ -8,7 +8,6 @@ use std::collections::{BTreeSet, VecDeque};
 use weir_protocol::Kind;
 use weir_state::{Bounds, Facts, Identity, RecordSeries, State, Table};
 
-use crate::bucket::OVERFLOW_TAG;
 use crate::results::BucketResult;
 
 /// A series with its state.
@@ -247,10 +246,6 @@ impl Iterator for FlushSeries {
 
     fn next(&mut self) -> Option<Series> {
         while let Some(series) = self.read() {
-            if is_of_several_partitions(&series.0) {
-                self.late.add(series);
-                continue;
-            }
             match &mut self.last {
                 Some((identity, facts, state)) if *identity == series.0 => {
                     facts.merge(series.1);
@@ -270,11 +265,6 @@ impl Iterator for FlushSeries {
         }
         self.late.table.pop_first().or_else(|| self.late.sets.pop_first())
     }
-}
-
-/// A merge without room makes such a series in each partition.
-fn is_of_several_partitions(identity: &Identity) -> bool {
-    identity.tags.iter().any(|tag| **tag == *OVERFLOW_TAG)
 }
 
 fn merge(state: &mut State, more: &State) {

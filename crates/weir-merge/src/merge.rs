@@ -30,6 +30,8 @@ const AGENT_BYTES: usize = 664;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub plan: Plan,
+    /// The partition that is merged.
+    pub partition: u32,
     /// Time that a bucket waits for missing agents after its end.
     pub grace: i64,
     /// Maximum difference of an agent's clock from the log's.
@@ -51,6 +53,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             plan: Plan::new(1),
+            partition: 0,
             grace: 60,
             max_skew: 600,
             horizon: 86_400,
@@ -334,6 +337,7 @@ impl Merge {
         let (memory, held) = (self.settings.memory, self.bytes());
         let bounds = self.bounds(held);
         let (seed, now) = (self.settings.hash_seed, self.seconds());
+        let partition = self.settings.partition;
         let (header, offset) = (&record.header, message.offset);
         let bucket = (header.bucket_start, header.bucket_width);
         let stream = self.streams.entry(key).or_default();
@@ -345,6 +349,7 @@ impl Merge {
         };
         let others = held.saturating_sub(open.bucket.bytes() + open.bucket.closing_bytes());
         let limits = Limits {
+            partition,
             plenty: memory.saturating_sub(others),
             scarce: (memory + memory / 8).saturating_sub(others),
         };

@@ -176,7 +176,10 @@ impl<L: Log> Reading<'_, L> {
 
     /// The state of a partition as of its last commit. `None`: the snapshot is damaged or has another version.
     fn load(&mut self, partition: u32) -> Result<Option<Merge>, L::Error> {
-        let settings = self.settings.clone();
+        let settings = Settings {
+            partition,
+            ..self.settings.clone()
+        };
         Ok(match self.log.committed(partition)? {
             Some((snapshot, offset)) => Merge::restore(settings, &snapshot, offset).ok(),
             None => Some(Merge::new(settings, 0)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_merge::{CorrectionPolicy, Follower, Series};
 use weir_protocol::Kind;
-use weir_state::{Bounds, ExactSum, Facts, Identity, Members, State, Table};
+use weir_state::{Bounds, Facts, Identity, Members, State, Table};
 
 use crate::support::results::{ResultsLog, closed};
 use crate::support::{START, add};
@@ -113,30 +113,4 @@ fn a_set_in_several_late_results_is_given_whole() {
     assert_eq!(given[0].0, START + 20);
     assert_eq!(given[0].1.len(), 5);
     assert_eq!(members(&given[0].1), [MEMBERS]);
-}
-
-/// Each partition that has no room makes one: a receiver that replaces points must get their sum. An output of sums adds them up.
-#[test]
-fn the_overflow_of_two_partitions_is_one_series() {
-    let mut table = Table::default();
-    let overflow = Identity::new(Kind::Counter, "a", Some(""), None, ["weir_overflow:true"]);
-    table.add(overflow, facts(), State::Counter(ExactSum::from(2.0)));
-    add(&mut table, "own", 1.0);
-    for (policy, expected) in [(DIFFERENCES, &[4.0][..]), (SUMS, &[2.0, 2.0])] {
-        let results = closed(START, &table);
-        let log = ResultsLog::new(vec![results.clone(), results]);
-        let mut follower = Follower::new(log, policy, PATIENCE, 1 << 20);
-        let given = given(&mut follower, 0);
-        assert_eq!(given.len(), 1);
-        let sums: Vec<f64> = given[0]
-            .1
-            .iter()
-            .filter(|(identity, ..)| !identity.tags.is_empty())
-            .map(|(_, _, state)| match state {
-                State::Counter(sum) => sum.to_f64(),
-                _ => f64::NAN,
-            })
-            .collect();
-        assert_eq!(sums, expected);
-    }
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::merge::fleet::*;
@@ -341,7 +343,7 @@ fn cases_11_and_15_quarantined_records_are_shown_with_their_reason() {
 #[test]
 fn case_17_more_series_than_memory_keep_their_sums() {
     let directory = tempfile::tempdir().unwrap();
-    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
+    let mut fleet = Fleet::new(&directory.path().join("log"), 2, 100);
     let mut agent = Agent::new(1, 1);
     let mut sum = 0;
     for bucket in 0..3 {
@@ -364,16 +366,22 @@ fn case_17_more_series_than_memory_keep_their_sums() {
     let points = text
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let (mut found, mut overflow) = (0.0, 0.0);
+    let (mut found, mut overflow) = (0.0, BTreeMap::new());
     for point in points {
         let value = point["value"].as_f64().unwrap() * point["interval"].as_f64().unwrap();
         found += value;
         if point["tags"][0] == "weir_overflow:true" {
-            overflow += value;
+            *overflow.entry(point["tags"][1].to_string()).or_insert(0.0) += value;
         }
     }
     assert!((found - f64::from(sum)).abs() < 1e-3, "{found} {sum}");
-    assert!(overflow > 0.0);
+    // One series per partition: a receiver that replaces points would keep those of one.
+    let partitions: Vec<&str> = overflow.keys().map(String::as_str).collect();
+    assert_eq!(
+        partitions,
+        ["\"weir_partition:0\"", "\"weir_partition:1\""],
+        "{overflow:?}"
+    );
     let status = merge.status();
     assert!(
         status["fleet"]["overflowed_states"].as_u64() > Some(1000),

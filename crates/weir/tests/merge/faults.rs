@@ -434,7 +434,12 @@ impl Fleet {
 
     /// Ends the merges once every output has what was sent, and returns the quarantined records by reason.
     fn end(mut self) -> Value {
-        until("every output has what was sent", || self.compare());
+        until("every output has what was sent", || {
+            self.compare().map_err(|difference| {
+                let merges = self.merges.iter().flatten().map(Merge::fleet);
+                format!("{difference}; the merges: {:?}", merges.collect::<Vec<_>>())
+            })
+        });
         let owner = self.the_one("a merge has the log", |of| of["partitions_held"] == PARTITIONS);
         let of_owner = self.merges[owner].as_ref().unwrap().fleet();
         for nothing in ["missing", "lost"] {
