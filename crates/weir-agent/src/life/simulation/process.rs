@@ -18,7 +18,8 @@ use weir_state::AgentId;
 use super::Random;
 use super::clients::{Request, payload};
 use super::disk::ProcessDisk;
-use super::receivers::{Beginning, Outputs, Receivers, SCRAPE, Waiting};
+use super::outputs::{Beginning, Outputs, SCRAPE, Waiting};
+use super::receivers::Receivers;
 use crate::life::fixes::{Rule, lacks};
 use crate::life::{LifeSettings, Resumed, StateSaver};
 use crate::run::pipeline::{Pipeline, Shared};
@@ -334,6 +335,7 @@ impl Process {
         if !self.saver.is_independent() {
             return Err(std::io::Error::other("its own files are not whole yet"));
         }
+        self.outputs().finish_reloads();
         self.shared.expect_last();
         let transfer = Mutex::new(self.saver.transfer()?);
         for worker in &mut self.workers {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{MILLISECOND, Schedule};
 use crate::life::simulation::clients::CLIENT;
+use crate::life::simulation::outputs::SCRAPE;
 use crate::life::simulation::process::Process;
-use crate::life::simulation::receivers::{Receiver, SCRAPE, lock};
+use crate::life::simulation::receivers::{Receiver, lock};
 use weir_status::status::StateStatus;
 
 /// Numbers that starts have reported.

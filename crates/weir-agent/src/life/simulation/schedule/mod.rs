@@ -9,8 +9,9 @@ use weir_state::AgentId;
 use super::Random;
 use super::clients::{Clients, Request};
 use super::disk::{Killed, World};
+use super::outputs::SCRAPE;
 use super::process::{Plan, Process};
-use super::receivers::{Mood, Receiver, Receivers, SCRAPE, lock};
+use super::receivers::{Mood, Receiver, Receivers, lock};
 
 macro_rules! say {
     ($schedule:expr, $($what:tt)*) => {
@@ -66,6 +67,7 @@ pub struct Schedule {
     pub kills: u64,
     pub stops: u64,
     pub hand_overs: u64,
+    pub reloads: u64,
     /// Hand-overs that failed, so that the process went on.
     pub reclaimed: u64,
     is_verbose: bool,
@@ -109,6 +111,7 @@ impl Schedule {
             kills: 0,
             stops: 0,
             hand_overs: 0,
+            reloads: 0,
             reclaimed: 0,
             is_verbose,
             plan,
@@ -150,6 +153,9 @@ impl Schedule {
             }
             if self.random.one_in(150) {
                 self.hand_over();
+            }
+            if self.random.one_in(100) {
+                self.reload();
             }
         }
         self.heal();
@@ -314,6 +320,19 @@ impl Schedule {
             );
         }
         self.scraped = Some((scraped, reported));
+    }
+
+    fn reload(&mut self) {
+        let at = self.random.below(lock(&self.receivers).len() as u64) as usize;
+        let now = self.now();
+        let is_replaced = self.act(|process, _| {
+            process.outputs().pass(now);
+            process.outputs().reload(at)
+        });
+        if is_replaced == Some(true) {
+            say!(self, "output {at} has other settings");
+            self.reloads += 1;
+        }
     }
 
     fn arrange_kill(&mut self) {
