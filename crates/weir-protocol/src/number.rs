@@ -167,9 +167,15 @@ fn parse_unusual(text: &[u8], at: usize, end: usize) -> Option<f64> {
 /// The magnitude of a number whose digits fit into 64 bits. `None` for any other text, and where the window begins before it.
 #[inline(always)]
 fn parse_usual(text: &[u8], at: usize, end: usize) -> Option<f64> {
-    let (behind_digits, exponent) = match find_exponent(text, end)? {
+    let window = text.get(..end)?.last_chunk()?;
+    // A source sends integers or floats, so a processor predicts these branches.
+    if let Some(integer) = integer_before(window, end.wrapping_sub(at)) {
+        return Some(integer as f64);
+    }
+    let (behind_digits, exponent) = match find_exponent(word(window, 16)) {
         None => (end, 0),
-        Some(mark) => {
+        Some(before) => {
+            let mark = end - before;
             let (exponent, behind) = read_exponent(text, mark + 1)?;
             if behind != end {
                 return None;
@@ -181,15 +187,37 @@ fn parse_usual(text: &[u8], at: usize, end: usize) -> Option<f64> {
     scale(significand, exponent - decimals)
 }
 
-/// The place of an `e` among the last eight characters in front of `end`. `None` if there are fewer.
+/// How far in front of its end an `e` is among these eight characters.
 #[inline(always)]
-fn find_exponent(text: &[u8], end: usize) -> Option<Option<usize>> {
-    let word = u64::from_le_bytes(*text.get(..end)?.last_chunk()?);
+fn find_exponent(word: u64) -> Option<usize> {
     // Zero where one of these letters is.
     let other = (word | 0x2020_2020_2020_2020) ^ 0x6565_6565_6565_6565;
     // Exact up to the first.
     let marks = other.wrapping_sub(0x0101_0101_0101_0101) & !other & 0x8080_8080_8080_8080;
-    Some((marks != 0).then(|| end - 8 + marks.trailing_zeros() as usize / 8))
+    (marks != 0).then(|| 8 - marks.trailing_zeros() as usize / 8)
+}
+
+/// The integer whose digits are the last characters of a window. `None` if one of them is no digit, and for more than 20 or 64 bits.
+#[inline(always)]
+fn integer_before(window: &[u8; WINDOW], length: usize) -> Option<u64> {
+    let number = LAST.get(length).filter(|_| (1..=LENGTH_MAX).contains(&length))?;
+    let low = (word(window, 16) ^ ZEROS) & number.low;
+    if non_digits(low) != 0 {
+        return None;
+    }
+    let middle = (word(window, 8) ^ ZEROS) & number.middle;
+    let top = (word(window, 0) ^ ZEROS) & number.top;
+    joined(top, middle, low)
+}
+
+/// The integer of up to 20 digits relative to `0`, in three words. `None` if one is no digit, or if there are more than 64 bits.
+#[inline(always)]
+fn joined(top: u64, middle: u64, low: u64) -> Option<u64> {
+    if non_digits(low) | non_digits(middle) | non_digits(top) != 0 {
+        return None;
+    }
+    let upper = join_half(top) * 100_000_000 + join_word(middle);
+    upper.checked_mul(100_000_000)?.checked_add(join_word(low))
 }
 
 /// The digits that are all of `text[at..end]` as an integer, and how many of them are decimals. `None` for anything but digits with at most one
@@ -219,11 +247,10 @@ fn decimal_before(text: &[u8], at: usize, end: usize) -> Option<(u64, i64)> {
     let low = pick(16, behind.low, number.low);
     let middle = pick(8, behind.middle, number.middle);
     let top = pick(0, behind.top, number.top);
-    if non_digits(low) | non_digits(middle) | non_digits(top) != 0 || digits == 0 {
+    if digits == 0 {
         return None;
     }
-    let upper = join_half(top) * 100_000_000 + join_word(middle);
-    let significand = upper.checked_mul(100_000_000)?.checked_add(join_word(low))?;
+    let significand = joined(top, middle, low)?;
     let decimals = if has_point { behind_point } else { 0 };
     Some((significand, decimals as i64))
 }
