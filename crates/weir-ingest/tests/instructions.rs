@@ -66,7 +66,11 @@ fn child_works() {
             .unwrap_or_default(),
     };
     let mut random = workload::Random(42);
-    let contexts = workload::contexts(count.parse().unwrap(), 7, shape.dist, &mut random);
+    let count = count.parse().unwrap();
+    let contexts = match shape.values {
+        workload::Values::Interner => workload::interner_contexts(count, &mut random),
+        _ => workload::contexts(count, 7, shape.dist, &mut random),
+    };
     let mut packets = |messages| workload::packets(&contexts, messages, shape, &mut random);
     let alias_bytes_max = if has("noalias") { 0 } else { usize::MAX };
     let mut ingest = Ingest::new(
