@@ -201,6 +201,12 @@ fn packed_long_floats_stay_within_their_bounds() {
     stays_within("1000 dist floats", 5070.0, 15_500.0);
 }
 
+/// Messages of 2.8 kB, whose hash and comparison are the work.
+#[test]
+fn the_interner_s_payload_stays_within_its_bounds() {
+    stays_within("1000 interner", 16_300.0, 6950.0);
+}
+
 /// Half of the messages make a context. Each is looked through for sections that stand for nothing, and says why it was slow.
 #[test]
 fn new_contexts_stay_within_their_bounds() {

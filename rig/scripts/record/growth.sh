@@ -91,7 +91,7 @@ figures=("ns per message" "bytes per context" "ns per row of a flush")
   echo
   echo "## The string interner's experiments: names of up to 200 bytes, 2 to 50 tags of up to 201, 64-bit numbers"
   echo
-  echo "Messages of 2 kB, whose bytes a look-up has to hash and compare: [the budget](README.md#weir-alone) has the cost of the cheapest receiver beside them (row \`budget-interner\`)."
+  echo "Messages of 2.8 kB, whose bytes a look-up has to hash and compare: [the budget](README.md#weir-alone) has the cost of the cheapest receiver beside them (row \`budget-interner\`)."
   echo
   table interner contexts "${figures[@]}"
   echo
