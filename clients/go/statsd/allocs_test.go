@@ -130,6 +130,42 @@ func TestFlushMakesNoGarbage(t *testing.T) {
 	}
 }
 
+// TestManyMetricsInTurn uses each of many metrics once in more flushes than a crowd's series stay.
+func TestManyMetricsInTurn(t *testing.T) {
+	names := make([]string, 3*crowd)
+	for i := range names {
+		names[i] = fmt.Sprint("name.", i)
+	}
+	c := quiet(t, WithContextIdleTime(1000*time.Hour))
+	round := func() {
+		for i, n := range names {
+			_ = c.Count(n, 1, []string{"a:1"}, 1)
+			if i%2000 == 1999 {
+				_ = c.Flush()
+			}
+		}
+	}
+	for i := 0; i < 4; i++ {
+		round()
+	}
+	// Packets, as in the test above.
+	if n := testing.AllocsPerRun(2, round); n > float64(len(names)/1000) {
+		t.Errorf("%d calls make %v allocations", len(names), n)
+	}
+	// A flood of names that never return uses what is below the limit of contexts, and is small again soon.
+	most := 0
+	for i := 0; i < 20*crowd; i++ {
+		_ = c.Count(fmt.Sprint("flood.", i), 1, nil, 1)
+		if i%2000 == 1999 {
+			_ = c.Flush()
+			most = max(most, int(c.Stats().Contexts))
+		}
+	}
+	if n := c.Stats().Contexts; n > crowd+2000 || most > 1<<18 {
+		t.Errorf("a flood leaves %d contexts, and has had %d", n, most)
+	}
+}
+
 func TestNewIsCheap(t *testing.T) {
 	n := testing.AllocsPerRun(50, func() {
 		c, err := New("127.0.0.1:8125")

@@ -447,6 +447,7 @@ func (c *core) insert(x *series) {
 		c.table.Store(t)
 	}
 	t.add(x)
+	c.crowding.add(x.hash)
 	c.live = append(c.live, x)
 	if m := c.memo.Load(); len(c.live)*2 > len(m.slots) {
 		c.memo.Store(newMemo(2 * len(m.slots)))

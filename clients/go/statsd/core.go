@@ -38,9 +38,10 @@ type core struct {
 	// tableMu guards live, and changes of table.
 	tableMu sync.Mutex
 	// live lists all series in the table.
-	live   []*series
-	scopes uint64
-	vecs   []sweeper
+	live     []*series
+	crowding crowding
+	scopes   uint64
+	vecs     []sweeper
 
 	// flushMu lets one flush of the series run at a time; it guards collector, flushing and flushLost.
 	flushMu   sync.Mutex

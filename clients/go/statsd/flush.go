@@ -10,11 +10,81 @@ import (
 const (
 	// flushChunk is the number of series that are emptied while countMu is held.
 	flushChunk = 128
-	// crowd is the number of series from which idle ones are removed early.
+	// crowd is the number of series from which idle ones are removed early, unless most of those come back.
 	crowd = 16384
 	// crowdIdle is the number of flushes for which they may be idle then.
 	crowdIdle = 2
+	// crowdSample is the number of new series from which their share that came back is judged.
+	crowdSample = 256
+	// crowdBits and crowdPlaces are the size of a set of removed series: one bit of sixteen is set in a full one.
+	crowdBits   = 21
+	crowdPlaces = 1 << crowdBits / 16
 )
+
+// crowding decides from how many series on idle ones are removed early. That keeps a flood of names that never return
+// small. Names that return after more than crowdIdle flushes would be made again each time, so it remembers by a bit
+// which were removed. The mutex of the table guards it.
+type crowding struct {
+	limit int
+	// made counts new series since the last judgement, and back those of them that had been removed early.
+	made, back int
+	// removed has the series removed last, and before those before them. Both are nil until one is removed.
+	removed, before *removedSet
+}
+
+type removedSet struct {
+	bits  [1 << crowdBits / 64]uint64
+	count int
+}
+
+func (s *removedSet) place(hash uint32) (word *uint64, bit uint64) {
+	at := hash >> (32 - crowdBits)
+	return &s.bits[at/64], 1 << (at % 64)
+}
+
+func (s *removedSet) has(hash uint32) bool {
+	word, bit := s.place(hash)
+	return *word&bit != 0
+}
+
+func (g *crowding) add(hash uint32) {
+	g.made++
+	if g.removed != nil && (g.removed.has(hash) || g.before.has(hash)) {
+		g.back++
+	}
+}
+
+func (g *crowding) remove(hash uint32) {
+	if g.removed == nil {
+		g.removed, g.before = new(removedSet), new(removedSet)
+	} else if g.removed.count == crowdPlaces {
+		g.removed, g.before = g.before, g.removed
+		*g.removed = removedSet{}
+	}
+	word, bit := g.removed.place(hash)
+	*word |= bit
+	g.removed.count++
+}
+
+// isCrowd says whether this many series are too many to keep idle ones. The limit doubles where most new series had
+// been removed before, and is halved where few had. It stays below the number of contexts from which new ones are
+// refused.
+func (g *crowding) isCrowd(all, maxContexts int) bool {
+	if all <= crowd {
+		g.limit = crowd
+		return false
+	}
+	if all > g.limit && g.made >= crowdSample {
+		switch {
+		case 2*g.back >= g.made:
+			g.limit = max(min(2*g.limit, maxContexts-maxContexts/8), crowd)
+		case 4*g.back < g.made:
+			g.limit = max(g.limit/2, crowd)
+		}
+		g.made, g.back = 0, 0
+	}
+	return all > g.limit
+}
 
 // flushSeries writes the collected values into packets. It waits for room in the queue: values not taken out of a
 // series are not lost, it goes on collecting. wait says whether packets of the workers wait, too, instead of being
@@ -37,12 +107,13 @@ func (c *core) flushSeries(wait bool, which part) {
 func (c *core) writeSeries(wait bool, which part) {
 	c.tableMu.Lock()
 	all := len(c.live)
+	isCrowd := c.crowding.isCrowd(all, c.maxContexts)
 	c.tableMu.Unlock()
 	limit := idleLimit{c.idleFlushes, c.idleFlushes}
 	if c.columns != nil && c.columns.active() {
 		limit.columns = c.columnIdle
 	}
-	if all > crowd {
+	if isCrowd {
 		limit = idleLimit{min(limit.datagrams, crowdIdle), min(limit.columns, crowdIdle)}
 	}
 	idle := 0
@@ -70,7 +141,7 @@ func (c *core) writeSeries(wait bool, which part) {
 	c.collected(w, wait)
 	if idle > 0 {
 		c.cool(limit)
-		vecs := c.retire(limit)
+		vecs := c.retire(limit, isCrowd)
 		w.send()
 		c.collected(w, wait)
 		for _, v := range vecs {
@@ -233,8 +304,9 @@ func (x *series) pinned() bool {
 }
 
 // retire removes series that have been idle. A goroutine that still holds one finds its successor by closed,
-// cellClosed and gaugeClosed. It returns the families that may hold some of them.
-func (c *core) retire(limit idleLimit) []sweeper {
+// cellClosed and gaugeClosed. It returns the families that may hold some of them. early says that some of the series
+// would stay if there were fewer.
+func (c *core) retire(limit idleLimit, early bool) []sweeper {
 	c.tableMu.Lock()
 	defer c.tableMu.Unlock()
 	var gone []*series
@@ -242,6 +314,9 @@ func (c *core) retire(limit idleLimit) []sweeper {
 	for _, x := range c.live {
 		if x.idle > limit.of(c, x) && !x.pinned() && x.closeIfEmpty() {
 			gone = append(gone, x)
+			if early {
+				c.crowding.remove(x.hash)
+			}
 		} else {
 			kept = append(kept, x)
 		}

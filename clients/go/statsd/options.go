@@ -286,7 +286,8 @@ func WithMaxContexts(n int) Option {
 }
 
 // WithContextIdleTime sets the time that a context is kept without new values, so that using it again costs nothing.
-// If there are more than 16384 contexts, those idle for two flushes go at once. Default: 5 minutes.
+// If there are more than 16384 contexts, those idle for two flushes go at once, unless most of them return. Default:
+// 5 minutes.
 func WithContextIdleTime(d time.Duration) Option {
 	return set(func(o *Options) { o.contextIdleTime = d })
 }

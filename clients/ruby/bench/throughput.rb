@@ -1,8 +1,10 @@
 # frozen_string_literal: true
 
+require "json"
 require "open3"
 require "optparse"
 require "socket"
+require "tempfile"
 require_relative "implementations"
 
 # Throughput of several threads with one client: the peer's own benchmark, with its errors corrected. All
@@ -13,6 +15,9 @@ require_relative "implementations"
 #
 #   ruby bench/throughput.rb [--series 0,1,10] [--threads 1,5] [--iterations 6000] [--[no-]aggregate] [--yjit]
 #                            [--statsd-instrument TREE] [--dogstatsd TREE]
+#
+# With --profile it prints, for each row, the methods in which the sending threads spend their CPU time. That needs
+# stackprof (Debian's ruby-stackprof).
 module Throughput
   # Series per metric that each iteration sends to; with none it sends one without a tag of its own.
   Load = Struct.new(:threads, :iterations, :series) do
@@ -59,12 +64,12 @@ module Throughput
   module_function
 
   # @return [Result]
-  def run(receiver, implementation, flags, aggregate, load = LOAD)
+  def run(receiver, implementation, flags, aggregate, load = LOAD, profile: nil)
     receiver.wait_until_quiet
     receiver.received = 0
     output, error, status = Open3.capture3(
       implementation.env, RbConfig.ruby, *flags, File.join(__dir__, "throughput_worker.rb"), implementation.kind,
-      implementation.lib, receiver.address, aggregate.to_s, *load.to_a.map(&:to_s)
+      implementation.lib, receiver.address, aggregate.to_s, *load.to_a.map(&:to_s), *profile
     )
     raise "#{implementation.name} failed: #{error}" unless status.success?
 
@@ -83,6 +88,8 @@ module Throughput
     end
 
     def print
+      return profiles if @options[:profile]
+
       puts "| client | aggregates | series | threads | iterations | calls/s | calls/s of CPU | arrived |"
       puts "| --- | --- | --- | --- | --- | --- | --- | --- |"
       loads.each do |load|
@@ -93,6 +100,37 @@ module Throughput
     end
 
     private
+
+    # Methods with less than this share of the samples are left out.
+    LEAST_SHARE = 0.02
+    private_constant :LEAST_SHARE
+
+    def profiles
+      loads.each do |load|
+        @implementations.in_turn(0) do |one|
+          @options[:aggregate].each { |aggregate| profile(one, aggregate, load) }
+        end
+      end
+    end
+
+    def profile(one, aggregate, load)
+      return if aggregate && one.name == Implementations::OTHER # has none
+
+      Tempfile.create("profile") do |file|
+        Throughput.run(@receiver, one, @options[:flags], aggregate, load, profile: file.path)
+        shares(one, aggregate, load, JSON.parse(file.read))
+      end
+    end
+
+    def shares(one, aggregate, load, running)
+      all = running.values.sum
+      puts format("\n%s, %s, %d series, %d threads: %d samples\n\n", one.name,
+                  aggregate ? "aggregating" : "not aggregating", load.series, load.threads, all)
+      puts "| method | CPU time |", "| --- | --- |"
+      shown = running.sort_by { |method, samples| [-samples, method] }
+      shown = shown.take_while { |_, samples| samples >= all * LEAST_SHARE }
+      shown.each { |method, samples| puts format("| `%s` | %.0f %% |", method, 100.0 * samples / all) }
+    end
 
     def loads
       @options[:series].product(@options[:threads], @options[:iterations]).map do |series, threads, iterations|
@@ -119,13 +157,14 @@ module Throughput
 
   def main(arguments)
     options = { series: [LOAD.series], threads: [LOAD.threads], iterations: [LOAD.iterations],
-                aggregate: [true, false], flags: [] }
+                aggregate: [true, false], flags: [], profile: false }
     trees = {}
     OptionParser.new do |parser|
       parser.on("--series LIST", Array) { |list| options[:series] = numbers(0).call(list) }
       parser.on("--threads LIST", Array) { |list| options[:threads] = numbers(1).call(list) }
       parser.on("--iterations LIST", Array) { |list| options[:iterations] = numbers(1).call(list) }
       parser.on("--[no-]aggregate") { |aggregate| options[:aggregate] = [aggregate] }
+      parser.on("--profile") { options[:profile] = true }
       parser.on("--yjit") { options[:flags] = ["--yjit"] }
       parser.on("--statsd-instrument TREE") { |tree| trees[Implementations::PEER] = tree }
       parser.on("--dogstatsd TREE") { |tree| trees[Implementations::OTHER] = tree }

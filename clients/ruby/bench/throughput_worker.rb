@@ -3,9 +3,12 @@
 # Sends metrics from several threads through one client and prints the time that took, by the
 # clock and in processor time of the whole process, the final flush included. Started by bench/table.rb.
 #
-#   ruby bench/throughput_worker.rb IMPLEMENTATION LIB ADDRESS AGGREGATE THREADS ITERATIONS SERIES
+#   ruby bench/throughput_worker.rb IMPLEMENTATION LIB ADDRESS AGGREGATE THREADS ITERATIONS SERIES [PROFILE]
+#
+# PROFILE is a file for samples of the sending threads' CPU time, taken by stackprof: one JSON object with the number of
+# samples by method that ran, those of other threads as one.
 
-implementation, lib, address, aggregate, threads, iterations, series = ARGV
+implementation, lib, address, aggregate, threads, iterations, series, profile = ARGV
 $LOAD_PATH.unshift(lib)
 threads = Integer(threads)
 iterations = Integer(iterations)
@@ -60,6 +63,12 @@ send_plain, send_series = if implementation == "dogstatsd"
                              }]
                           end
 
+if profile
+  require "json"
+  require "stackprof"
+  # Microseconds of CPU time between two samples.
+  StackProf.start(mode: :cpu, interval: 500, raw: true)
+end
 cpu_before = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID)
 started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
 Array.new(threads) do
@@ -73,8 +82,24 @@ Array.new(threads) do
     end
   end
 end.each(&:join)
+StackProf.stop if profile
 finish.call
 seconds = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
 puts "#{seconds} #{Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) - cpu_before}"
 $stdout.flush
+if profile
+  results = StackProf.results
+  frames = results[:frames]
+  raw = results[:raw]
+  running = Hash.new(0)
+  at = 0
+  while at < raw.length
+    stack = raw[at + 1, raw[at]].map { |id| frames[id] }
+    samples = raw[at + 1 + raw[at]]
+    sending = stack.any? { |frame| frame[:file] == __FILE__ }
+    running[sending ? stack.last[:name] : "(other threads)"] += samples
+    at += raw[at] + 2
+  end
+  File.write(profile, JSON.generate(running))
+end
 exit!(0)

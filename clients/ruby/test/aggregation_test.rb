@@ -176,6 +176,19 @@ class AggregationTest < TestCase
     assert_operator lines.map { |line| line.count(":") }.max, :<=, 256
   end
 
+  def test_packets_have_as_many_values_as_were_asked_for
+    [1, 3, 5, 8, 12, 100].each do |asked|
+      client, sink = list_client(aggregation_max_context_size: asked)
+      handle = client.distribution_handle("h")
+      (3 * asked).times do |value|
+        client.distribution("d", value)
+        handle.record(value)
+      end
+      counts = flushed(client, sink).map { |line| line.count(":") - line.count("#") }
+      assert_equal [asked] * 6, counts, "#{asked} asked"
+    end
+  end
+
   def test_max_contexts_is_a_cap_with_an_exact_way_around
     client, sink = list_client(aggregation_max_contexts: 10)
     2.times { 30.times { |index| client.increment("a#{index}") } }

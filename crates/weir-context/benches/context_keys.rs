@@ -1,22 +1,26 @@
-//! Cost of a context by its number of tags: one known context looked up repeatedly, in nanoseconds per look-up.
+//! Cost of a context by its number of tags: one known context looked up repeatedly.
 //!
-//! `cargo bench -p weir-context --bench context_keys -- [TAGS_MAX]`. Three rows for each number of tags:
+//! `cargo bench -p weir-context --bench context_keys -- [tags=MOST] [count=N] [PART OF A NAME]` prints lines for `benchstat`. Steps:
 //!
+//! * `hash`: the hash of each tag that is already split, and nothing else: a part of the next step.
 //! * `split`: name and tags are already split; hash, duplicates, key, and the final comparison.
 //! * `cold`: from the bytes of a name and a tag section by its parts, as for known tags in a new order.
-//! * `hot`: from the same bytes through the raw alias, as for a message seen before.
+//! * `hot`: from the same bytes through the raw alias, as for a message seen before. Lines of more than 64 KiB have no alias, and no row.
 //!
-//! each with its tags in one order, in a new random order every time, and with every tag twice. Lines are prepared outside the loop. The
-//! result is the minimum of nine rounds, because disturbances only add time.
+//! each with its tags in one order, in a new random order every time, and with every tag twice. Lines are prepared outside the loop. The last
+//! rows are hits of one size, a tag section of 160 bytes, by the number of its tags.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_macros,
     reason = "a benchmark reads the clock and prints"
 )]
 
-use std::hint::black_box;
-use std::time::Instant;
+#[path = "../../weir-protocol/benches/parser/harness.rs"]
+mod harness;
 
+use std::hint::black_box;
+
+use harness::Harness;
 use weir_context::{AliasKey, ContextLimits, Contexts, HashSecret, Lookup, OriginId, RuleSettings, Rules};
 use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 
@@ -24,8 +28,6 @@ use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 fn orders(tags: usize) -> usize {
     (65536 / tags).clamp(32, 1024)
 }
-
-const ROUNDS: usize = 9;
 
 struct Random(u64);
 
@@ -40,39 +42,22 @@ impl Random {
 }
 
 fn main() {
-    let most = std::env::args()
-        .skip(1)
-        .find_map(|argument| argument.parse().ok())
-        .unwrap_or(2048);
-    println!("nanoseconds per look-up; ratio: to the row with half as many tags");
-    println!("| tags | order | split | ratio | cold | ratio | hot | ratio |");
-    println!("|---|---|---|---|---|---|---|---|");
+    let harness = Harness::new("weir-context", &["tags"]);
+    let most = harness::argument("tags").unwrap_or(4096);
     for order in ["fixed", "shuffled", "duplicated"] {
-        let mut before: Option<[f64; 3]> = None;
         let mut tags = 1;
         while tags <= most {
-            let row = measure(tags, order);
-            let ratio =
-                |at: usize| before.map_or(String::new(), |before| format!("{:.2}", row[at] / before[at]));
-            println!(
-                "| {tags} | {order} | {:.1} | {} | {:.1} | {} | {:.1} | {} |",
-                row[0],
-                ratio(0),
-                row[1],
-                ratio(1),
-                row[2],
-                ratio(2)
-            );
-            before = Some(row);
+            let of = |step: &str| format!("ContextKey/step={step}/order={order}/tags={tags}");
+            measure(&harness, of, &sections(tags, order));
             tags *= 2;
         }
     }
-    println!("\nhot, a tag section of 160 bytes, by the number of its tags: nanoseconds");
     for tags in [1, 2, 4, 8, 16] {
         let section: Vec<String> = (0..tags)
             .map(|at| format!("{at:x}:{}", "v".repeat(160 / tags - 3)))
             .collect();
-        println!("{tags}: {:.1}", measure_sections(tags, &[section.join(",")])[2]);
+        let of = |step: &str| format!("ContextKey/step={step}/order=fixed/bytes=160/tags={tags}");
+        measure(&harness, of, &[section.join(",")]);
     }
 }
 
@@ -95,11 +80,7 @@ fn sections(tags: usize, order: &str) -> Vec<String> {
         .collect()
 }
 
-fn measure(tags: usize, order: &str) -> [f64; 3] {
-    measure_sections(tags, &sections(tags, order))
-}
-
-fn measure_sections(tags: usize, sections: &[String]) -> [f64; 3] {
+fn measure(harness: &Harness, of: impl Fn(&str) -> String, sections: &[String]) {
     let mut contexts = Contexts::new(
         HashSecret::from_random(1, 2),
         Rules::new(RuleSettings::default()),
@@ -136,39 +117,29 @@ fn measure_sections(tags: usize, sections: &[String]) -> [f64; 3] {
         .iter()
         .map(|section| section.split(',').map(str::as_bytes).collect())
         .collect();
-    // About two milliseconds a round at ten nanoseconds a tag.
-    let repeats = (200_000 / tags).max(64).next_multiple_of(sections.len());
-    let split = least(repeats, |at| {
+    let secret = HashSecret::from_random(1, 2);
+    harness.run(&of("hash"), 1, |at| {
+        let tags = black_box(&split[at % split.len()]);
+        black_box(tags.iter().fold(0, |all, tag| all ^ secret.bytes(tag)));
+    });
+    harness.run(&of("split"), 1, |at| {
         let tags = &split[at % split.len()];
-        contexts
-            .find_split(Kind::Counter, name, tags, OriginId::NONE)
-            .is_some()
+        let found = contexts.find_split(Kind::Counter, name, black_box(tags), OriginId::NONE);
+        assert!(black_box(found).is_some(), "a known context is found");
     });
-    let cold = least(repeats, |at| {
+    harness.run(&of("cold"), 1, |at| {
         let tags = sections[at % sections.len()].as_bytes();
-        contexts.find(Kind::Counter, name, tags, OriginId::NONE).is_some()
+        let found = contexts.find(Kind::Counter, name, black_box(tags), OriginId::NONE);
+        assert!(black_box(found).is_some(), "a known context is found");
     });
-    let hot = if tails[0].len() < weir_context::ALIAS_KEY_BYTES_MAX - 64 {
-        least(repeats, |at| {
-            let key = &keys[at % keys.len()];
+    if tails[0].len() < weir_context::ALIAS_KEY_BYTES_MAX - 64 {
+        harness.run(&of("hot"), 1, |at| {
+            let key = black_box(&keys[at % keys.len()]);
             let hash = contexts.alias_hash(key);
-            contexts.find_alias(hash, key).is_some()
-        })
-    } else {
-        // Longer lines have no alias: they take the path of the previous row.
-        f64::NAN
-    };
-    [split, cold, hot]
-}
-
-fn least(repeats: usize, mut look_up: impl FnMut(usize) -> bool) -> f64 {
-    (0..ROUNDS)
-        .map(|_| {
-            let start = Instant::now();
-            for at in 0..repeats {
-                assert!(black_box(look_up(black_box(at))), "a known context is found");
-            }
-            start.elapsed().as_secs_f64() * 1e9 / repeats as f64
-        })
-        .fold(f64::INFINITY, f64::min)
+            assert!(
+                black_box(contexts.find_alias(hash, key)).is_some(),
+                "a known line is found"
+            );
+        });
+    }
 }

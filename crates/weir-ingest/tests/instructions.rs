@@ -66,7 +66,11 @@ fn child_works() {
             .unwrap_or_default(),
     };
     let mut random = workload::Random(42);
-    let contexts = workload::contexts(count.parse().unwrap(), 7, shape.dist, &mut random);
+    let count = count.parse().unwrap();
+    let contexts = match shape.values {
+        workload::Values::Interner => workload::interner_contexts(count, &mut random),
+        _ => workload::contexts(count, 7, shape.dist, &mut random),
+    };
     let mut packets = |messages| workload::packets(&contexts, messages, shape, &mut random);
     let alias_bytes_max = if has("noalias") { 0 } else { usize::MAX };
     let mut ingest = Ingest::new(
@@ -195,6 +199,12 @@ fn exponents_stay_within_their_bounds() {
 #[test]
 fn packed_long_floats_stay_within_their_bounds() {
     stays_within("1000 dist floats", 5070.0, 15_500.0);
+}
+
+/// Messages of 2.8 kB, whose hash and comparison are the work.
+#[test]
+fn the_interner_s_payload_stays_within_its_bounds() {
+    stays_within("1000 interner", 16_300.0, 6950.0);
 }
 
 /// Half of the messages make a context. Each is looked through for sections that stand for nothing, and says why it was slow.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws medians of growth.sh and growth-peers.sh: one column per series (contexts, tags), one row per figure, both axes logarithmic.
+"""Draws medians of growth.sh, growth-peers.sh and first-loss.sh: one column per series (contexts, tags), one row per figure, both axes logarithmic.
 
-Arguments name the rows. Each line of input has the series, the size and, per row, a median with least and most, or `-`. A series
+Arguments name the rows; one that begins with `=` has a linear axis from 0 upwards. Each line of input has the series, the size and, per row, a median with least and most, or `-`. A series
 `contexts/weir` is one of several lines of a panel; the names then form a legend.
 """
 import math
@@ -12,8 +12,8 @@ WIDTH, HEIGHT, LEFT, TOP, GAP = 360, 170, 64, 34, 56
 COLOURS = [("#27a", "#9bc"), ("#c52", "#eb9"), ("#383", "#9c9"), ("#849", "#cad")]
 
 
-def read(lines):
-    """Points by column, row and line; the lines in their order."""
+def read(lines, linear):
+    """Points by column, row and line; the lines in their order. `linear` has the rows with a linear axis."""
     points, names = {}, []
     for line in lines:
         series, size, *figures = line.rstrip("\n").split("\t")
@@ -23,7 +23,7 @@ def read(lines):
         for row, figure in enumerate(figures):
             values = [float(value) for value in figure.split()] if figure != "-" else []
             # A logarithmic axis has no place for memory that did not grow.
-            if values and min(values) > 0:
+            if values and (min(values) > 0 or row in linear):
                 points.setdefault((column, row), {}).setdefault(name, []).append((float(size), *values))
     return points, names
 
@@ -39,18 +39,32 @@ def short(value):
     return f"{value:g}"
 
 
-def panel(lines, names, left, top, title):
+def ticks(high):
+    """About five round steps from 0 up to `high` or more."""
+    power = 10 ** math.floor(math.log10(high / 4))
+    step = next(power * times for times in (1, 2, 2.5, 5, 10) if power * times * 5 >= high)
+    return [step * count for count in range(math.ceil(high / step) + 1)]
+
+
+def panel(lines, names, left, top, title, linear):
     every = [point for points in lines.values() for point in points]
     xs = decades(min(p[0] for p in every), max(p[0] for p in every))
-    ys = decades(min(p[2] for p in every), max(p[3] for p in every))
-    # A single decade would have no height.
-    last_x, last_y = max(xs[-1], xs[0] + 1), max(ys[-1], ys[0] + 1)
+    # A single decade would have no width.
+    last_x = max(xs[-1], xs[0] + 1)
     x = lambda value: left + (math.log10(value) - xs[0]) / (last_x - xs[0]) * WIDTH
-    y = lambda value: top + HEIGHT - (math.log10(value) - ys[0]) / (last_y - ys[0]) * HEIGHT
+    if linear:
+        marks = ticks(max(max(p[3] for p in every), 1))
+        place = lambda value: value / marks[-1]
+    else:
+        ys = decades(min(p[2] for p in every), max(p[3] for p in every))
+        last_y = max(ys[-1], ys[0] + 1)
+        marks = [10**power for power in range(ys[0], last_y + 1)]
+        place = lambda value: (math.log10(value) - ys[0]) / (last_y - ys[0])
+    y = lambda value: top + HEIGHT - place(value) * HEIGHT
     yield f'<text x="{left}" y="{top - 8}" class="title">{title}</text>'
-    for power in range(ys[0], last_y + 1):
-        yield f'<line x1="{left}" x2="{left + WIDTH}" y1="{y(10**power):.1f}" y2="{y(10**power):.1f}" class="grid"/>'
-        yield f'<text x="{left - 6}" y="{y(10**power) + 4:.1f}" text-anchor="end">{short(10**power)}</text>'
+    for mark in marks:
+        yield f'<line x1="{left}" x2="{left + WIDTH}" y1="{y(mark):.1f}" y2="{y(mark):.1f}" class="grid"/>'
+        yield f'<text x="{left - 6}" y="{y(mark) + 4:.1f}" text-anchor="end">{short(mark)}</text>'
     for power in range(xs[0], last_x + 1):
         yield f'<text x="{x(10**power):.1f}" y="{top + HEIGHT + 16}" text-anchor="middle">{short(10**power)}</text>'
     for name, points in lines.items():
@@ -65,8 +79,9 @@ def panel(lines, names, left, top, title):
 
 
 def main():
-    rows = sys.argv[1:]
-    points, names = read(sys.stdin)
+    rows = [row.lstrip("=") for row in sys.argv[1:]]
+    linear = {at for at, row in enumerate(sys.argv[1:]) if row.startswith("=")}
+    points, names = read(sys.stdin, linear)
     columns = sorted({column for column, _ in points})
     legend = 24 if any(names) else 0
     width = len(columns) * (LEFT + WIDTH) + 30
@@ -83,7 +98,7 @@ def main():
         for row, what in enumerate(rows):
             if (series, row) in points:
                 left, top = LEFT + column * (WIDTH + LEFT), TOP + legend + row * (HEIGHT + GAP)
-                print("\n".join(panel(points[series, row], names, left, top, f"{what}, by {series}")))
+                print("\n".join(panel(points[series, row], names, left, top, f"{what}, by {series}", row in linear)))
     print("</svg>")
 
 

@@ -37,6 +37,9 @@ for _ in $(seq "$runs"); do
     once values "$values" 1000 10000 60 "values=$values"
     once packed "$values" 1000 10000 60 dist "values=$values"
   done
+  for size in 100 1000 10000; do
+    once interner "$size" "$size" $((10 * size)) $((size < 3000 ? 60 : 3)) values=interner
+  done
 done >"$work/raw"
 
 # medians: of each size, in the order of the sizes.
@@ -85,6 +88,12 @@ figures=("ns per message" "bytes per context" "ns per row of a flush")
   echo "## The same, distributions of one to nine packed values"
   echo
   table packed numbers "${figures[@]}"
+  echo
+  echo "## The string interner's experiments: names of up to 200 bytes, 2 to 50 tags of up to 201, 64-bit numbers"
+  echo
+  echo "Messages of 2.8 kB, whose bytes a look-up has to hash and compare: [the budget](README.md#weir-alone) has the cost of the cheapest receiver beside them (row \`budget-interner\`)."
+  echo
+  table interner contexts "${figures[@]}"
   echo
   echo "## A flush by its steps: ns per row"
   echo

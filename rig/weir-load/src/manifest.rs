@@ -191,11 +191,18 @@ pub struct Distinct {
     pub contexts: u64,
 }
 
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
 /// Result of sending. Times are in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sending {
     pub elapsed_s: f64,
+    /// The first part of it, in which every context was sent once and no schedule was kept (`first_pass_at_once`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub first_pass_s: f64,
     /// The unit of `scheduled` and `achieved`: `messages`, `packets` or `bytes`; empty when sending all-out.
     pub unit: String,
     /// Units due by the end of the run; 0 when sending all-out.

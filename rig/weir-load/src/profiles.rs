@@ -18,7 +18,6 @@ const GROUPS: &[&str] = &[
     include_str!("../profiles/contexts.yaml"),
     include_str!("../profiles/packets-and-senders.yaml"),
     include_str!("../profiles/tags.yaml"),
-    include_str!("../profiles/columns.yaml"),
     include_str!("../profiles/published.yaml"),
     include_str!("../profiles/logs-and-traces.yaml"),
 ];
@@ -38,8 +37,8 @@ pub fn all() -> Vec<ProfileInfo> {
         .collect()
 }
 
-/// A named profile. `interner-*`, `smp-*` and `dsd-*` take `@tags-unique` or `@tags-reused` (the default), and
-/// `@smooth` (the default) or `@lading-burst`.
+/// A named profile. `interner-*`, `smp-*` and `dsd-*` take `@tags-unique` or `@tags-reused` (the default),
+/// `@smooth` (the default) or `@lading-burst`, and `@contexts-first`.
 pub fn named(full: &str) -> Option<Profile> {
     let mut parts = full.split('@');
     let name = parts.next()?;
@@ -51,6 +50,7 @@ pub fn named(full: &str) -> Option<Profile> {
         match variant {
             "tags-unique" if smp => profile.unique_tag_ratio = 1.0,
             "tags-reused" if smp => profile.unique_tag_ratio = 0.11,
+            "contexts-first" if smp => (profile.first_pass, profile.first_pass_at_once) = (true, true),
             "smooth" if smp => profile.throttle = Throttle::Smooth,
             "lading-burst" if smp && profile.rate.is_some() => {
                 profile.throttle = Throttle::LadingBurst;

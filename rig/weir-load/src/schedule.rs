@@ -106,6 +106,15 @@ impl Schedule {
         })
     }
 
+    /// Everything is due at once. Returns the schedule as it was.
+    pub fn replace_all_out(&mut self) -> Schedule {
+        let all_out = Schedule {
+            shape: Shape::AllOut,
+            ..self.clone()
+        };
+        std::mem::replace(self, all_out)
+    }
+
     pub fn is_all_out(&self) -> bool {
         matches!(self.shape, Shape::AllOut)
     }

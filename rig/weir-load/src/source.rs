@@ -16,6 +16,10 @@ pub trait PacketSource: Send {
     fn room(&self) -> usize;
     /// Writes the next packet at the start of `out`.
     fn packet(&mut self, out: &mut [u8]) -> Packet;
+    /// Whether the next packet may have a context that was never sent.
+    fn is_first_pass(&self) -> bool {
+        false
+    }
 }
 
 impl PacketSource for Composer {
@@ -24,6 +28,9 @@ impl PacketSource for Composer {
     }
     fn packet(&mut self, out: &mut [u8]) -> Packet {
         Composer::packet(self, out)
+    }
+    fn is_first_pass(&self) -> bool {
+        Composer::is_first_pass(self)
     }
 }
 

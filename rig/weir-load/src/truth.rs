@@ -598,6 +598,7 @@ pub fn manifest(load: &Load, target: &str, report: &Report, detail: &Detail) -> 
     manifest.started_unix_ns = report.started_unix_ns;
     manifest.sending = Sending {
         elapsed_s: report.elapsed.as_secs_f64(),
+        first_pass_s: report.first_pass.as_secs_f64(),
         unit: report.unit.map_or("", |unit| unit.name()).into(),
         scheduled: report.scheduled,
         achieved: report.achieved,

@@ -463,6 +463,22 @@ fn a_first_pass_reaches_every_context_once_before_any_twice() {
     }
 }
 
+/// Messages that fit no packet are discarded later, but not in the first pass, which has no events.
+#[test]
+fn a_first_pass_at_once_has_every_context() {
+    let profile = profiles::named("interner-8MiB-1k@contexts-first").unwrap();
+    let load = Load::prepare("x", &profile, Transport::Unixgram, 5).unwrap();
+    let mut composer = Composer::new(load.model.as_ref().unwrap(), 0, 1);
+    let mut buffer = vec![0u8; composer.packet_room()];
+    let mut seen = Counting::default();
+    while composer.is_first_pass() {
+        composer.packet_with(&mut buffer, &mut seen);
+    }
+    assert_eq!(seen.contexts.len(), 1000);
+    // The last packet may have more.
+    assert!(seen.messages < 1100, "{}", seen.messages);
+}
+
 /// The first packets of every profile, compared by their bytes. Where packets hold few messages, one of them is numbered.
 #[test]
 fn no_packet_repeats() {

@@ -84,6 +84,27 @@ fn everything_sent_arrives_and_is_in_the_manifest() {
     }
 }
 
+#[test]
+fn rate_and_duration_begin_after_a_first_pass_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = yaml(
+        "{contexts: 20000, rate: 200 msg/s, first_pass_at_once: true, multivalue_p: 0}",
+        Transport::Unixgram,
+    );
+    let null = Null::open(Transport::Unixgram, folder.path(), NullOptions::default()).unwrap();
+    let mut options = Options::new(null.target());
+    options.duration = Some(Duration::from_millis(500));
+    let report = send(&load, &options);
+    // At its rate the first pass alone would take 100 s.
+    assert_eq!(report.scheduled, 100.0);
+    assert!(report.achieved < 300.0, "{}", report.achieved);
+    assert!(report.messages as f64 >= 20_000.0 + report.achieved);
+    assert!(report.elapsed >= report.first_pass + Duration::from_millis(500));
+    let manifest = truth::manifest(&load, "x", &report, &Detail::default());
+    assert_eq!(manifest.totals.messages, report.messages);
+    assert!(manifest.sending.first_pass_s > 0.0);
+}
+
 /// The digest is of the bytes on the wire.
 #[test]
 fn the_digest_is_that_of_the_bytes_received() {

@@ -1,7 +1,7 @@
 //! Nanoseconds per message from packet to bucket, without sockets: where the time beyond the kernel's goes.
 //!
 //! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N] [origin] [tags=N]
-//! [values=short|floats|integers|exponents]`. Prints a line per round and, behind the first, medians over packets and over slices of flushes; compare runs that took turns only.
+//! [values=short|floats|integers|exponents|interner]`; the last also has the contexts of the string interner's experiments. Prints a line per round and, behind the first, medians over packets and over slices of flushes; compare runs that took turns only.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ mod figures;
 mod workload;
 
 use figures::{arguments, median, number};
-use workload::{Random, Shape, Values, contexts, packets};
+use workload::{Random, Shape, Values, contexts, interner_contexts, packets};
 
 /// The agent's.
 #[global_allocator]
@@ -121,7 +121,10 @@ fn main() {
     let rule_count = named("rules=").unwrap_or(0);
     let tag_count = named("tags=").unwrap_or(7);
     let mut random = Random(42);
-    let contexts = contexts(context_count, tag_count, shape.dist, &mut random);
+    let contexts = match shape.values {
+        Values::Interner => interner_contexts(context_count, &mut random),
+        _ => contexts(context_count, tag_count, shape.dist, &mut random),
+    };
     let packets = packets(&contexts, message_count, shape, &mut random);
     let bytes: usize = packets.iter().map(Vec::len).sum();
     let message_bytes = bytes as f64 / message_count as f64;

@@ -30,6 +30,8 @@ pub enum Values {
     Integers,
     /// Floats with an exponent.
     Exponents,
+    /// As in the string interner's experiments: integers of 64 bits, half of them with six decimals; several in one of twelve messages.
+    Interner,
 }
 
 #[allow(dead_code, reason = "not all programs choose by name")]
@@ -42,6 +44,7 @@ impl Values {
             "floats" => Values::Floats,
             "integers" => Values::Integers,
             "exponents" => Values::Exponents,
+            "interner" => Values::Interner,
             _ => return None,
         })
     }
@@ -55,7 +58,25 @@ impl Values {
             Values::Floats => write!(line, "{}", fraction(random) * 100.0),
             Values::Integers => write!(line, "{}", (random.next(usize::MAX) as i64)),
             Values::Exponents => write!(line, "{:e}", fraction(random) * 1e-6),
+            Values::Interner if random.next(2) == 0 => {
+                write!(
+                    line,
+                    "{}.{:06}",
+                    random.next(usize::MAX) as i64,
+                    random.next(1_000_000)
+                )
+            }
+            Values::Interner => write!(line, "{}", random.next(usize::MAX) as i64),
         };
+    }
+
+    /// The number of them in a message.
+    fn count(self, dist: bool, random: &mut Random) -> usize {
+        match self {
+            Values::Interner if random.next(100) < 8 => 2 + random.next(31),
+            _ if dist => 1 + random.next(9),
+            _ => 1,
+        }
     }
 }
 
@@ -109,6 +130,35 @@ pub fn contexts(count: usize, tag_count: usize, dist: bool, random: &mut Random)
         .collect()
 }
 
+/// Contexts as those of the string interner's experiments: names of up to 200 bytes, 2 to 50 tags, keys and values of up to 100 bytes, one tag in nine
+/// of no other context.
+#[allow(dead_code, reason = "not all programs have them")]
+pub fn interner_contexts(count: usize, random: &mut Random) -> Vec<Context> {
+    const KINDS: [(&str, usize); 4] = [("c", 100), ("g", 10), ("d", 50), ("h", 1)];
+    let mut known: Vec<String> = Vec::new();
+    (0..count)
+        .map(|i| {
+            let mut at = random.next(161);
+            let kind = KINDS.iter().find(|(_, weight)| {
+                let found = at < *weight;
+                at = at.saturating_sub(*weight);
+                found
+            });
+            let tags = (0..2 + random.next(49)).map(|_| {
+                if known.is_empty() || random.next(9) == 0 {
+                    known.push(format!("{}:{}", word(random, 1, 100), word(random, 1, 100)));
+                }
+                known[random.next(known.len())].clone()
+            });
+            Context {
+                tags: tags.collect(),
+                name: format!("m{i}{}", word(random, 1, 195)),
+                kind: kind.map_or("c", |(kind, _)| kind),
+            }
+        })
+        .collect()
+}
+
 fn word(random: &mut Random, least: usize, most: usize) -> String {
     let length = least + random.next(most - least + 1);
     (0..length)
@@ -132,7 +182,7 @@ pub fn packets(contexts: &[Context], messages: usize, shape: Shape, random: &mut
             "s" => write!(line, "{}:user-{}|s", context.name, random.next(500)),
             kind if values != Values::Mixed => {
                 line.push_str(&context.name);
-                for _ in 0..if dist { 1 + random.next(9) } else { 1 } {
+                for _ in 0..values.count(dist, random) {
                     line.push(':');
                     values.write(&mut line, random);
                 }

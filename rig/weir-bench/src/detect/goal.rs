@@ -24,6 +24,7 @@ pub enum Goal {
     ContextSwitches,
     Rss,
     PageFaults,
+    ContextsPerSecond,
 }
 
 /// Format of a printed value.
@@ -67,7 +68,7 @@ const fn about(
 }
 
 #[rustfmt::skip]
-const GOALS: [About; 16] = [
+const GOALS: [About; 17] = [
     about(Goal::IngressThroughput, "ingress_throughput", "ingress throughput", Unit::BytesPerSecond, Up),
     about(Goal::IngressMessages, "ingress_messages", "ingress messages", Unit::PerSecond, Up),
     // More output can mean more metrics delivered or a wasteful encoding; the experiment says which.
@@ -85,6 +86,8 @@ const GOALS: [About; 16] = [
     about(Goal::ContextSwitches, "context_switches", "context switches per 1000 messages", Unit::Plain, Down),
     about(Goal::Rss, "rss", "resident memory", Unit::Bytes, Down),
     about(Goal::PageFaults, "page_faults", "page faults per second", Unit::PerSecond, Down),
+    // The load decides how many there are; a target may refuse some.
+    about(Goal::ContextsPerSecond, "contexts_per_second", "contexts made per second", Unit::PerSecond, Undeclared),
 ];
 
 impl Goal {

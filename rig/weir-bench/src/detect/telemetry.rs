@@ -1,4 +1,4 @@
-//! The target's own metrics. Stored under its names; four canonical counters are mapped per target.
+//! The target's own metrics. Stored under its names; canonical counters are mapped per target.
 
 use super::experiment::{Telemetry, TelemetryKind};
 use std::io::{self, BufRead, BufReader, Write};

@@ -19,7 +19,7 @@ pub fn profiles() -> Result<(), Failure> {
     }
     writeln!(
         out,
-        "\ninterner-*, smp-* and dsd-* take @tags-unique or @tags-reused, and @smooth or @lading-burst: \
+        "\ninterner-*, smp-* and dsd-* take @tags-unique or @tags-reused, @smooth or @lading-burst, and @contexts-first: \
          interner-8MiB-10k@tags-unique"
     )?;
     print(&out)

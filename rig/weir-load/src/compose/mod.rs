@@ -93,6 +93,8 @@ pub struct Composer {
     subset: Option<Vec<u32>>,
     cyclic_next: u64,
     first_next: usize,
+    /// Contexts of the first pass are left, or among those drawn ahead.
+    in_first_pass: bool,
     ahead: [u32; AHEAD],
     /// The values drawn with them, if every drawn context becomes a metric.
     ahead_entries: [u32; AHEAD],
@@ -161,6 +163,7 @@ impl Composer {
             subset,
             cyclic_next: index,
             first_next: connection as usize,
+            in_first_pass: p.first_pass,
             ahead: [0; AHEAD],
             ahead_entries: [0; AHEAD],
             ahead_pos: AHEAD,
@@ -186,6 +189,11 @@ impl Composer {
             unit: p.rate_unit().unwrap_or(RateUnit::Messages),
             model: model.clone(),
         }
+    }
+
+    /// Whether a context of the first pass may be left.
+    pub fn is_first_pass(&self) -> bool {
+        self.in_first_pass
     }
 
     /// Buffer size that `packet` needs.
@@ -248,7 +256,8 @@ impl Composer {
             // A packet of an exact size keeps room for a filler, unless a message ends exactly at its end.
             let fits = end == limit || end + if exact { 1 + FILLER.len() } else { 0 } <= limit;
             if !fits {
-                let discard = model.profile.fit == Fit::Discard;
+                // The first pass owes a message of every context.
+                let discard = model.profile.fit == Fit::Discard && !self.in_first_pass;
                 if messages > 0 {
                     if !discard {
                         self.carry[..end - start].copy_from_slice(&out[start..end]);
@@ -326,6 +335,7 @@ impl Composer {
             self.ahead[filled] = context;
             filled += 1;
         }
+        self.in_first_pass = filled > 0;
         for slot in filled..AHEAD {
             let index = match &self.alias {
                 Some(alias) => alias.draw(&mut self.schedule),
@@ -397,9 +407,11 @@ impl Composer {
             let at = put_text(out, start, FAULTS[fault as usize].1.as_bytes());
             return (at, DrawnMessage::Malformed(fault));
         }
+        // An event makes no context: it has the tags of one.
+        let only_metrics = p.first_pass_at_once && self.in_first_pass;
         let kind = match &self.kinds {
-            Some(kinds) => kinds.draw(&mut self.extras),
-            None => 0,
+            Some(kinds) if !only_metrics => kinds.draw(&mut self.extras),
+            _ => 0,
         };
         let index = self.next_context(model);
         let context = model.contexts[index as usize];

@@ -432,6 +432,8 @@ pub struct Profile {
     pub churn: Churn,
     /// Send every context once before drawing.
     pub first_pass: bool,
+    /// Send them as fast as the target takes them. Rate and duration begin after that.
+    pub first_pass_at_once: bool,
     /// Chance that a message has a context that occurs only once.
     pub flood_p: f64,
     /// Adds contexts that collide in weak identities: see `collide` in the documentation.
@@ -503,6 +505,7 @@ impl Default for Profile {
             popularity: Popularity::Zipf(1.1),
             churn: Churn::None,
             first_pass: true,
+            first_pass_at_once: false,
             flood_p: 0.0,
             collide: false,
             names: Names::Grammar,

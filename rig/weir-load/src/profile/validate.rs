@@ -53,6 +53,11 @@ impl Profile {
         check(self.contexts.min >= 1 && self.contexts.max <= 20_000_000, || {
             format!("contexts: {} is outside 1..20000000", self.contexts)
         })?;
+        check(
+            !self.first_pass_at_once
+                || self.first_pass && self.mode == Mode::Composed && self.payload.is_statsd(),
+            || "first_pass_at_once: needs first_pass, mode composed and payload dogstatsd or statsd".into(),
+        )?;
         match &self.popularity {
             Popularity::Zipf(s) => check((0.0..=5.0).contains(s), || {
                 format!("popularity: zipf {s} is outside 0..5")

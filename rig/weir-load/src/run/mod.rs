@@ -340,8 +340,15 @@ impl SendingThreads {
             }
         };
         barrier.wait();
+        let mut ready = pinned;
+        if self.load.profile.first_pass_at_once {
+            let start = Instant::now();
+            ready = ready.and_then(|()| worker.first_pass(start));
+            barrier.wait();
+            worker.tally.first_pass = start.elapsed();
+        }
         let end = self.options.duration.unwrap_or(Duration::MAX);
-        let result = pinned.and_then(|()| worker.run(Instant::now(), end));
+        let result = ready.and_then(|()| worker.run(Instant::now(), end));
         if result.is_err() {
             self.stop.store(true, Relaxed);
         }

@@ -74,6 +74,11 @@ fn check_extras(load: &Load, options: &Options) -> Result<(), RunError> {
     for header in &options.headers {
         requests::check_header(header).map_err(|error| RunError::Usage(error.to_string()))?;
     }
+    if profile.first_pass_at_once && load.transport == Transport::Http {
+        return usage(
+            "first_pass_at_once: a process that sends requests waits for the end of its window; use another transport",
+        );
+    }
     let fits = options.target.takes(profile.payload);
     fits.map_err(|error| RunError::Usage(error.to_string()))
 }

@@ -95,7 +95,9 @@ pub struct Tally {
     pub system_calls: u64,
     pub units_due: f64,
     pub units_sent: f64,
+    /// Of the schedule, which begins after the first pass.
     pub elapsed: Duration,
+    pub first_pass: Duration,
     pub cpu_user: Duration,
     pub cpu_system: Duration,
     pub run_delay: Duration,
@@ -116,6 +118,7 @@ impl Tally {
         self.cpu_system += other.cpu_system;
         self.run_delay += other.run_delay;
         self.elapsed = self.elapsed.max(other.elapsed);
+        self.first_pass = self.first_pass.max(other.first_pass);
     }
 }
 
@@ -126,6 +129,8 @@ pub struct Report {
     pub messages: u64,
     pub bytes: u64,
     pub elapsed: Duration,
+    /// The first part of that, in which every context was sent once and no schedule was kept.
+    pub first_pass: Duration,
     pub unit: Option<RateUnit>,
     pub scheduled: f64,
     pub achieved: f64,
@@ -179,7 +184,8 @@ impl Report {
         self.packets = tally.packets;
         self.messages = tally.messages;
         self.bytes = tally.bytes;
-        self.elapsed = tally.elapsed;
+        self.elapsed = tally.first_pass + tally.elapsed;
+        self.first_pass = tally.first_pass;
         self.achieved = tally.units_sent;
         self.late_packets = tally.late_packets;
         self.lateness_p99_s = lateness.quantile(0.99);
@@ -194,7 +200,7 @@ impl Report {
 
     /// The cause of a shortfall: the target pushed back, the generator was late, or the host took its core away.
     pub fn verdict(&self) -> LoadVerdict {
-        let elapsed = self.elapsed.as_secs_f64() * f64::from(self.threads);
+        let elapsed = (self.elapsed - self.first_pass).as_secs_f64() * f64::from(self.threads);
         if elapsed == 0.0 {
             return LoadVerdict::OnSchedule;
         }
@@ -242,6 +248,7 @@ mod tests {
             messages: 1000,
             bytes: 1000,
             elapsed: SECOND,
+            first_pass: Duration::ZERO,
             unit: Some(RateUnit::Messages),
             scheduled: 1000.0,
             achieved: 1000.0 * achieved,

@@ -370,6 +370,36 @@ impl Worker<'_> {
         }
     }
 
+    fn spent_since(&mut self, before: &clock::Usage) {
+        let after = clock::usage_of_thread();
+        self.tally.cpu_user += after.user.saturating_sub(before.user);
+        self.tally.cpu_system += after.system.saturating_sub(before.system);
+    }
+
+    /// Sends every context once, as fast as the target takes them.
+    pub fn first_pass(&mut self, start: Instant) -> Result<(), RunError> {
+        let before = clock::usage_of_thread();
+        let schedule = self.schedule.replace_all_out();
+        let skip = std::mem::replace(&mut self.skip, false);
+        let mut due = Duration::ZERO;
+        for which in 0..self.connections.len() {
+            while self.connections[which].source.is_first_pass() && !self.stop.load(Relaxed) {
+                self.fill(which, Duration::ZERO, &mut due, BATCH);
+                if self.spans.is_empty() {
+                    // The count is reached.
+                    break;
+                }
+                self.send(which, start, Duration::MAX)?;
+            }
+        }
+        self.schedule = schedule;
+        self.skip = skip;
+        self.tally.units_sent = 0.0;
+        self.tally.blocked = Duration::ZERO;
+        self.spent_since(&before);
+        Ok(())
+    }
+
     pub fn run(&mut self, start: Instant, end: Duration) -> Result<(), RunError> {
         let before = clock::usage_of_thread();
         let delay = run_delay();
@@ -435,9 +465,7 @@ impl Worker<'_> {
             which = (which + 1) % connections;
         };
         self.tally.elapsed = start.elapsed();
-        let after = clock::usage_of_thread();
-        self.tally.cpu_user = after.user.saturating_sub(before.user);
-        self.tally.cpu_system = after.system.saturating_sub(before.system);
+        self.spent_since(&before);
         self.tally.run_delay = run_delay().saturating_sub(delay);
         result
     }

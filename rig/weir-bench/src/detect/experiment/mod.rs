@@ -114,7 +114,13 @@ pub enum TelemetryKind {
 }
 
 /// Canonical telemetry counters.
-pub const CANONICAL: [&str; 4] = ["received_packets", "received_bytes", "parsed_messages", "dropped"];
+pub const CANONICAL: [&str; 5] = [
+    "received_packets",
+    "received_bytes",
+    "parsed_messages",
+    "dropped",
+    "created_contexts",
+];
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Load {

@@ -38,13 +38,16 @@ impl ReplicateRun<'_> {
             self.events.add("note", &note)?;
         }
         let ended = self.now();
-        // The manifest has the time of the first packet; for commands without it, their start counts.
+        // The manifest has the time of the first packet; for commands without it, their start counts. Warm-up and window begin when every
+        // context was sent, if the load sends them first.
         let first_packets = loads.iter().filter_map(|load| self.first_packet(&load.manifest));
         let load_start = first_packets.min().unwrap_or(spawned).clamp(spawned, ended);
+        let first_passes = loads.iter().map(|load| first_pass(&load.manifest));
+        let paced = load_start + first_passes.max().unwrap_or(0);
         Ok(Phases {
             load_start,
-            measure_start: load_start + e.measure.warmup.as_nanos() as u64,
-            measure_end: (load_start + self.whole().as_nanos() as u64).min(ended),
+            measure_start: paced + e.measure.warmup.as_nanos() as u64,
+            measure_end: (paced + self.whole().as_nanos() as u64).min(ended),
         })
     }
 
@@ -189,6 +192,15 @@ enum ManifestError {
     Json(String),
     #[error("its manifest has no number totals.messages, the messages that it sent")]
     Messages,
+}
+
+/// Nanoseconds in which a load sent every context, before its schedule began.
+fn first_pass(manifest: &Path) -> u64 {
+    let seconds = fs::read_to_string(manifest).ok().and_then(|text| {
+        let manifest: serde_json::Value = serde_json::from_str(&text).ok()?;
+        manifest.pointer("/sending/first_pass_s")?.as_f64()
+    });
+    seconds.map_or(0, |seconds| (seconds * 1e9) as u64)
 }
 
 fn check_manifest(path: &Path) -> Result<(), ManifestError> {

@@ -11,6 +11,7 @@ pub fn add(out: &mut Measured, run: &Run) {
     let mut goals = run.traffic(share);
     goals.extend(run.cost(share, out.books.delivered));
     goals.extend(run.memory());
+    goals.push((Goal::ContextsPerSecond, run.contexts_per_second()));
     let latencies = &run.received.latencies;
     let p99 = (latencies.len() >= 2).then(|| describe::quantile(latencies, 0.99));
     goals.push((Goal::LatencyP99, p99));
@@ -115,6 +116,12 @@ impl Run<'_> {
                 rate_delivered.map(|m| 1000.0 * switches / m),
             ),
         ]
+    }
+
+    /// By the target's own counter, which is read before and after the load.
+    fn contexts_per_second(&self) -> Option<f64> {
+        let created = self.capture.series("telemetry", "created_contexts");
+        self.average(created.last()?.v - created.first()?.v)
     }
 
     /// From the target's readiness to its end, including the last flush.

@@ -87,6 +87,10 @@ fn run(fake: &Fake, rules: &Rules) -> Measured {
         w.add(t, Phase::Measure, "telemetry", "parsed_messages", true, *said)
             .unwrap();
     }
+    for (t, made) in [(0, 7.0), (40_000_000_000, 407.0)] {
+        w.add(t, Phase::Measure, "telemetry", "created_contexts", true, made)
+            .unwrap();
+    }
     w.finish().unwrap();
     let manifest = serde_json::json!({
         "totals": {"messages": 40_000, "packets": 4_000, "bytes": 6_000_000, "acknowledged": fake.acknowledged},
@@ -114,6 +118,7 @@ fn numbers_of_a_good_run() {
     assert!((v(Goal::EgressThroughput) - 2000.0).abs() < 1e-9);
     assert!((v(Goal::LatencyP99) - 1.0).abs() < 1e-9);
     assert_eq!(v(Goal::Loss), 0.0);
+    assert!((v(Goal::ContextsPerSecond) - 10.0).abs() < 1e-9);
     // Memory without PSS falls back to RSS, averaged over the window only.
     assert!((v(Goal::Memory) - (1e6 + 1e4 * 25.0)).abs() < 1e-6);
 }

@@ -196,7 +196,8 @@ module StatsD
           @ring = @reader_ring = Ring.new(FIRST_RING)
           @slots = @ring.slots
           @mask = FIRST_RING - 1
-          @limit = FIRST_RING
+          # The first value asks how many may wait, which may be less than the ring holds.
+          @limit = 0
           @written = 0
           @read = 0
           @pushing = false
