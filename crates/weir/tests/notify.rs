@@ -124,24 +124,25 @@ const SERVICES: &str = r#"
 ip link set lo up
 mount -t tmpfs none /run
 mkdir /run/weir /run/weir-merge log
+echo "{log: {directory: $PWD/log}, outputs: {prometheus: {}}}" > merge.yaml
 umask 077
 RUNTIME_DIRECTORY=/run/weir WEIR_ADMIN=127.0.0.1:9127 weir run 2>agent.log &
-RUNTIME_DIRECTORY=/run/weir-merge WEIR_ADMIN=127.0.0.1:9128 WEIR_STATE_PATH=$PWD/state weir merge --log $PWD/log 2>merge.log &
+RUNTIME_DIRECTORY=/run/weir-merge WEIR_ADMIN=127.0.0.1:9128 weir merge --config merge.yaml 2>merge.log &
 for log in agent.log merge.log; do
   until grep -q 'admin on' $log; do sleep 0.05; kill -0 $! || exit; done
 done
 stat -c '%a %n' /run/*/admin
 weir status --json | grep -q '"pid"' && echo status
 weir doctor --no-send | grep -q '9127.* is ready' && echo doctor
-weir top --once | grep -q contexts && echo top
+weir top --once 2>&1 | grep -q '127.0.0.1:9127 says there was no flush yet' && echo top
 weir merge status --json | grep -q fleet && echo merge status
 # Another address is never asked if one is named.
 weir status --admin 127.0.0.1:8127 2>&1 | grep -o 'no agent at [^ ]*:8127'
 WEIR_ADMIN=127.0.0.1:8127 weir status 2>&1 | grep -o 'no agent at [^ ]*:8127'
 weir merge status --admin 127.0.0.1:8128 2>&1 | grep -o 'no .* at [^ ]*:8128'
 # The default address is first.
-weir run 2>other.log &
-until weir status --quiet --admin 127.0.0.1:8127 2>/dev/null; do sleep 0.05; done
+weir run --udp 127.0.0.1:0 2>other.log &
+until weir status --quiet --admin 127.0.0.1:8127 2>/dev/null; do sleep 0.05; kill -0 $! || exit; done
 weir doctor --no-send | grep -q '8127.* is ready' && echo default
 "#;
 

@@ -148,9 +148,9 @@ function Sent({ fleet }: { fleet: Of }) {
           <thead>
             <tr>
               <th scope="col">output</th>
-              <NumberHead text="buckets" />
-              <th scope="col">newest ended</th>
               <NumberHead text="behind" />
+              <NumberHead text="newest ended" />
+              <NumberHead text="buckets" />
               <NumberHead text="repeated" />
               <NumberHead text="corrected" />
               <NumberHead text="not corrected" />
@@ -159,13 +159,15 @@ function Sent({ fleet }: { fleet: Of }) {
           <tbody>
             {fleet.sent.map((row) => (
               <tr key={row.output}>
-                <th scope="row">{row.output}</th>
-                <td class="number">{exact(row.buckets)}</td>
-                <td>{row.newest === null ? "none yet" : clock(row.newest)}</td>
+                <th scope="row">
+                  {row.output}
+                  {row.waits && <span class="quiet"> is waited for</span>}
+                </th>
                 <td class={row.waits && row.lag_seconds > 60 ? "number bad" : "number"}>
                   {row.newest === null ? "–" : duration(row.lag_seconds)}
-                  {row.waits ? ", waits for the output" : ""}
                 </td>
+                <td class="number">{row.newest === null ? "none yet" : clock(row.newest)}</td>
+                <td class="number">{exact(row.buckets)}</td>
                 <td class="number">{exact(row.repeated)}</td>
                 <td class="number">{exact(row.corrected)}</td>
                 <td class={row.not_corrected > 0 ? "number bad" : "number"}>{exact(row.not_corrected)}</td>

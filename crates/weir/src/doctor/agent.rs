@@ -9,10 +9,10 @@ use weir_system::config::Loaded;
 
 const CHECK: &str = "agent";
 
-/// Whether an agent runs, is ready, and has applied its configuration.
-pub fn look(loaded: &Loaded) -> (Option<Status>, Vec<Finding>) {
+/// Whether an agent or a merge runs, is ready, and has applied its configuration.
+pub fn look(loaded: &Loaded, role: Role) -> (Option<Status>, Vec<Finding>) {
     let addresses = &loaded.config.addresses.admin;
-    let Some(address) = answering(addresses, is_given_in(loaded), Role::Agent) else {
+    let Some(address) = answering(addresses, is_given_in(loaded), role) else {
         let found = "admin is off, so the agent cannot be asked";
         return (None, vec![Finding::skipped(CHECK, "admin", found)]);
     };

@@ -225,7 +225,7 @@ const KINDS: &[Kind] = &[
     (REQUESTS, "too_large", by(Scene::Senders, Exactly(1))),
     (REQUESTS, "unsupported", by(Scene::Senders, Exactly(1))),
     (REQUESTS, "refused", by(Scene::Senders, Exactly(1))),
-    (REQUESTS, "busy", by(Scene::Senders, Exactly(1))),
+    (REQUESTS, "busy", by(Scene::Senders, AtLeast(1))),
     ("weir_http_requests_unsaved_total", "", by(Scene::Senders, AtLeast(1))),
     ("weir_socket_files_remade_total", "", by(Scene::Senders, Exactly(1))),
     ("weir_overflow_series", "", By::Told(Scene::Contexts)),
@@ -340,26 +340,29 @@ struct Still {
 
 impl Still {
     fn of(admin: &str) -> Still {
-        let (code, status) = get(admin, "/api/v1/status?losses=1");
-        assert_eq!(code, 200, "{status}");
-        let mut answer: Value = serde_json::from_str(&status).unwrap();
-        let losses = serde_json::from_value(answer["losses"].take()).unwrap();
+        let (code, with_losses) = get(admin, "/api/v1/status?losses=1");
+        assert_eq!(code, 200, "{with_losses}");
+        let mut status: Value = serde_json::from_str(&with_losses).unwrap();
+        let losses = status.as_object_mut().unwrap().remove("losses").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = listener.local_addr().unwrap().to_string();
-        let known: Arc<(String, String)> = Arc::new((admin.to_owned(), status));
+        let known = Arc::new((admin.to_owned(), status.to_string(), with_losses));
         spawn(move || {
             for client in listener.incoming().flatten() {
                 let known = known.clone();
                 // A page that is closed ends its connections.
-                spawn(move || answer_one(client, &known.0, &known.1));
+                spawn(move || answer_one(client, &known.0, [&known.1, &known.2]));
             }
         });
-        Still { admin: own, losses }
+        Still {
+            admin: own,
+            losses: serde_json::from_value(losses).unwrap(),
+        }
     }
 }
 
-/// One request of a connection: the next may be for the status.
-fn answer_one(mut client: TcpStream, admin: &str, status: &str) -> io::Result<()> {
+/// One request of a connection: the next may be for the status, which is given without losses and with them.
+fn answer_one(mut client: TcpStream, admin: &str, status: [&str; 2]) -> io::Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
     let (mut request, mut head) = (String::new(), String::new());
     if reader.read_line(&mut request)? == 0 {
@@ -367,6 +370,7 @@ fn answer_one(mut client: TcpStream, admin: &str, status: &str) -> io::Result<()
     }
     while reader.read_line(&mut head)? > 2 {}
     if request.split(['?', ' ']).nth(1) == Some("/api/v1/status") {
+        let status = status[usize::from(request.contains("losses=1"))];
         let length = status.len();
         let kind = "application/json";
         return write!(

@@ -260,7 +260,7 @@ fn cuts_off(agent: Agent) -> bool {
     until("the client is read", || accepted() > before);
     agent.signal("-TERM");
     let (_, _, log) = agent.end();
-    senders.map(|sender| sender.join().unwrap());
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
     log.contains("although their peers were still sending")
 }
 
