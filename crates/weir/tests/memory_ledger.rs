@@ -511,13 +511,7 @@ fn a_dead_output_beside_one_that_delivers_uses_the_share() {
     );
     // The other output has room to begin: 2 of 8 MiB.
     assert!((0.7..=1.0).contains(&(used / bytes)), "{queues}");
-    until(
-        "its part is shown as full, since the next payload evicts others",
-        || {
-            pass_on(&mut rig, 300);
-            rig.share("queues")["fullest"] == 1.0
-        },
-    );
+    assert!(queues["fullest"].as_f64().unwrap() > 0.9, "{queues}");
     std::fs::remove_dir_all(rig.path).unwrap();
 }
 

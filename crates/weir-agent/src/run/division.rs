@@ -86,7 +86,7 @@ impl Outputs {
     pub fn fullest(&self) -> [(Share, f64); 2] {
         let list = self.list();
         let queues = list.iter().filter_map(Running::delivery);
-        let queues = queues.map(|delivery| fullness(&delivery));
+        let queues = queues.map(|delivery| fraction(delivery.queued_bytes(), delivery.queue_limit()));
         let sums = list.iter().filter_map(|running| Sums::of(&running.output));
         let sums = sums.map(|sums| sums.fullness());
         [
@@ -116,14 +116,6 @@ impl Outputs {
         {
             sums.limit(bytes);
         }
-    }
-}
-
-/// The used fraction of an output's part: all of it if the next payload evicts others.
-fn fullness(delivery: &Delivery) -> f64 {
-    match delivery.queued_bytes() {
-        0 => 0.0,
-        _ => fraction(delivery.wanted_bytes(), delivery.queue_limit()).min(1.0),
     }
 }
 
