@@ -13,7 +13,7 @@ start() {
   local command
   command=$(sed -n 's/^ExecStart=//p' "$unit")
   # shellcheck disable=SC2086
-  setpriv --reuid=weir --regid=weir --init-groups --no-new-privs --bounding-set=-all env WEIR_STATE_PATH=/var/lib/weir $command 2>>/tmp/log &
+  setpriv --reuid=weir --regid=weir --init-groups --no-new-privs --bounding-set=-all env WEIR_STATE_PATH=/var/lib/weir RUNTIME_DIRECTORY=/run/weir $command 2>>/tmp/log &
   agent=$!
   for _ in $(seq 600); do
     weir status --quiet 2>/dev/null && return
@@ -65,6 +65,7 @@ man --pager=cat weir | grep 'weir' >/dev/null || fail "there is no manual page"
 bash -n /usr/share/bash-completion/completions/weir || fail "the completions"
 
 start
+[ "$(stat -c %a /run/weir/admin)" = 644 ] && [ "$(cat /run/weir/admin)" = 127.0.0.1:8127 ] || fail "/run/weir/admin: $(cat /run/weir/admin)"
 weir send 'package.installed:1|c' 'package.installed:1|c'
 is_accepted 2
 weir doctor --no-send --config /etc/weir/weir.yaml --state-path /var/lib/weir || fail "the doctor finds errors"

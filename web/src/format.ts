@@ -59,6 +59,7 @@ export function bytes(value: number): string {
 }
 
 export function duration(seconds: number): string {
+  if (seconds === 0) return "0 s";
   if (seconds < 0.001) return `${digits(seconds * 1e6)} µs`;
   if (seconds < 1) return `${digits(seconds * 1e3)} ms`;
   if (seconds < 90) return `${digits(seconds)} s`;

@@ -23,7 +23,8 @@ describe("numbers have three digits and an SI prefix", () => {
 
 test("sizes and durations have units", () => {
   expect([0, 1023, 1024, 5 * 1024 * 1024].map(bytes)).toEqual(["0 B", "1023 B", "1 KiB", "5 MiB"]);
-  expect([0.00002, 0.02, 5, 600, 7200, 400_000].map(duration)).toEqual([
+  expect([0, 0.00002, 0.02, 5, 600, 7200, 400_000].map(duration)).toEqual([
+    "0 s",
     "20 µs",
     "20 ms",
     "5 s",

@@ -18,8 +18,8 @@ const browser = await chromium.launch({
 });
 try {
   const texts = [];
+  const page = await browser.newPage();
   for (const admin of process.argv.slice(2)) {
-    const page = await browser.newPage();
     await page.goto(`http://${admin}/#/overview`);
     const losses = page.locator("section[aria-label=losses] li");
     await losses
@@ -29,7 +29,6 @@ try {
         throw new Error(`${admin}: ${error.message}: ${await page.locator("body").innerText()}`);
       });
     texts.push(await losses.allTextContents());
-    await page.close();
   }
   process.stdout.write(JSON.stringify(texts));
 } finally {

@@ -1,14 +1,20 @@
-//! Notifications to the service manager, over the datagram socket in `NOTIFY_SOCKET` (see `sd_notify(3)`).
+//! The service manager: notifications over the datagram socket in `NOTIFY_SOCKET` (see `sd_notify(3)`), and the admin address in the
+//! service's runtime directory.
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use weir_config::Role;
 use weir_listener::Monotonic;
 
 /// The manager's socket; `None` without a manager.
@@ -149,9 +155,83 @@ fn watchdog(microseconds: Option<&str>, pid: Option<&str>) -> Option<Duration> {
     is_meant.then(|| Duration::from_micros(microseconds))
 }
 
+/// The file with the admin address, in the runtime directory of a service.
+const ADMIN: &str = "admin";
+
+/// The first runtime directory that the manager gave this process.
+fn runtime_directory() -> Option<PathBuf> {
+    let given = std::env::var_os("RUNTIME_DIRECTORY")?;
+    let first = given.as_bytes().split(|byte| *byte == b':').next()?;
+    (!first.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(first)))
+}
+
+/// Writes the admin address for the commands of every user, who need not be allowed to read the service's configuration and environment.
+/// Call before the sandbox restricts files.
+pub fn publish_admin(address: Option<std::net::SocketAddr>) {
+    let Some(directory) = runtime_directory() else {
+        return;
+    };
+    let path = directory.join(ADMIN);
+    let published = match address {
+        Some(address) => write_for_all(&directory, &path, &format!("{}\n", on_this_machine(address))),
+        None => std::fs::remove_file(&path),
+    };
+    if let Err(error) = published
+        && (address.is_some() || error.kind() != io::ErrorKind::NotFound)
+    {
+        tracing::warn!(
+            "{}: commands do not find the admin address there: {error}",
+            path.display()
+        );
+    }
+}
+
+/// Not readable in parts; the service's umask may be for its own user.
+fn write_for_all(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
+    let new = directory.join("admin.new");
+    std::fs::write(&new, text)?;
+    std::fs::set_permissions(&new, Permissions::from_mode(0o644))?;
+    std::fs::rename(&new, path)
+}
+
+/// An address that stands for every interface is none to ask at.
+fn on_this_machine(mut address: std::net::SocketAddr) -> std::net::SocketAddr {
+    match address.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
+}
+
+/// The admin address of this machine's service, if it has written one.
+pub fn published_admin(role: Role) -> Option<std::net::SocketAddr> {
+    let of_service = match role {
+        Role::Agent => "/run/weir",
+        Role::Merge => "/run/weir-merge",
+    };
+    let directory = runtime_directory().unwrap_or_else(|| PathBuf::from(of_service));
+    let written = std::fs::read_to_string(directory.join(ADMIN)).ok()?;
+    written.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_admin_address_of_every_interface_is_asked_on_this_machine() {
+        for (bound, asked) in [
+            ("127.0.0.1:9127", "127.0.0.1:9127"),
+            ("10.1.2.3:9127", "10.1.2.3:9127"),
+            ("0.0.0.0:9127", "127.0.0.1:9127"),
+            ("[::]:9127", "[::1]:9127"),
+            ("[::1]:9127", "[::1]:9127"),
+        ] {
+            let address = on_this_machine(bound.parse().unwrap());
+            assert_eq!(address.to_string(), asked);
+        }
+    }
 
     #[test]
     fn the_watchdog_is_for_the_process_that_it_names() {

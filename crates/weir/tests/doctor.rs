@@ -1,5 +1,6 @@
 //! `weir doctor` beside the real agent: each error is provoked, found and given a remedy, and a healthy agent has no findings.
 
+use crate::merge::process::{self, Merge};
 use crate::support;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
@@ -344,4 +345,21 @@ fn losses_and_failed_reloads_of_the_running_agent_are_found() {
     );
     assert_eq!(ran.verdict("reload", "configuration"), "error");
     assert_eq!(ran.code, 1);
+}
+
+/// The remedy of an output that fails names this command on the page of a merge too.
+#[test]
+fn a_merge_is_examined_by_its_own_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let outputs = "outputs: {prometheus: {}, graphite: {address: 'tcp://127.0.0.1:1'}}\n";
+    let config = process::config(&log, outputs);
+    let merge = Merge::start(directory.path(), &config);
+    let ran = doctor(directory.path(), &config, &merge.admin, &[]);
+    assert_eq!(ran.verdict("agent", &merge.admin), "fine");
+    assert_eq!(ran.verdict("endpoint", "graphite"), "error");
+    assert_eq!(ran.errors().len(), 1, "{:?}", ran.errors());
+    assert_eq!(ran.code, 1);
+    let is_socket = |finding: &Value| finding["check"] == "socket";
+    assert!(!ran.findings.iter().any(is_socket), "{:?}", ran.findings);
 }

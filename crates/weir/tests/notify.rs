@@ -3,6 +3,8 @@
 use crate::support;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use support::{Agent, PATIENCE};
@@ -114,5 +116,69 @@ fn an_abstract_name_is_a_socket_too_and_one_that_is_not_there_stops_nothing() {
     assert!(
         log.contains("NOTIFY_SOCKET: /nowhere/notify cannot be reached"),
         "{log}"
+    );
+}
+
+/// Services whose admin address is in an environment that no other process has, and commands of another user, with nothing but a search path.
+const SERVICES: &str = r#"
+ip link set lo up
+mount -t tmpfs none /run
+mkdir /run/weir /run/weir-merge log
+echo "{log: {directory: $PWD/log}, outputs: {prometheus: {}}}" > merge.yaml
+umask 077
+RUNTIME_DIRECTORY=/run/weir WEIR_ADMIN=127.0.0.1:9127 weir run 2>agent.log &
+RUNTIME_DIRECTORY=/run/weir-merge WEIR_ADMIN=127.0.0.1:9128 weir merge --config merge.yaml 2>merge.log &
+for log in agent.log merge.log; do
+  until grep -q 'admin on' $log; do sleep 0.05; kill -0 $! || exit; done
+done
+stat -c '%a %n' /run/*/admin
+weir status --json | grep -q '"pid"' && echo status
+weir doctor --no-send | grep -q '9127.* is ready' && echo doctor
+weir top --once 2>&1 | grep -q '127.0.0.1:9127 says there was no flush yet' && echo top
+weir merge status --json | grep -q fleet && echo merge status
+# Another address is never asked if one is named.
+weir status --admin 127.0.0.1:8127 2>&1 | grep -o 'no agent at [^ ]*:8127'
+WEIR_ADMIN=127.0.0.1:8127 weir status 2>&1 | grep -o 'no agent at [^ ]*:8127'
+weir merge status --admin 127.0.0.1:8128 2>&1 | grep -o 'no .* at [^ ]*:8128'
+# The default address is first.
+weir run --udp 127.0.0.1:0 2>other.log &
+until weir status --quiet --admin 127.0.0.1:8127 2>/dev/null; do sleep 0.05; kill -0 $! || exit; done
+weir doctor --no-send | grep -q '8127.* is ready' && echo default
+"#;
+
+#[test]
+fn commands_find_a_service_whose_configuration_they_do_not_know() {
+    let isolated = ["--user", "--map-root-user", "--net", "--mount", "--pid"];
+    let ends = ["--fork", "--kill-child", "--mount-proc"];
+    let isolated = [isolated.as_slice(), &ends].concat();
+    let can = Command::new("unshare").args(&isolated).arg("true").status();
+    if !can.is_ok_and(|status| status.success()) {
+        return println!("skipped: this system gives no namespaces");
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let ran = Command::new("timeout")
+        .args(["60", "unshare"])
+        .args(isolated)
+        .args(["bash", "-c", SERVICES])
+        .current_dir(directory.path())
+        .env_clear()
+        .env(
+            "PATH",
+            format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", program.display()),
+        )
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    let expected = "644 /run/weir-merge/admin\n644 /run/weir/admin\nstatus\ndoctor\ntop\nmerge status\n\
+                    no agent at http://127.0.0.1:8127\nno agent at http://127.0.0.1:8127\nno agent at http://127.0.0.1:8128\ndefault\n";
+    let log = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap_or_default();
+    assert_eq!(
+        said,
+        expected,
+        "{}{}{}",
+        String::from_utf8_lossy(&ran.stderr),
+        log("agent.log"),
+        log("merge.log")
     );
 }

@@ -5,18 +5,21 @@ import { clock, count, duration, exact, unitOf } from "../format";
 import { Scroll } from "../words";
 import { LossItem, lossKey, OutputTable } from "./overview";
 
-const LEDGER = ["published", "merged", "late", "quarantined", "open", "missing", "lost"] as const;
+/** A narrow window shows the first ones. */
+const LEDGER = ["published", "merged", "open", "missing", "lost", "quarantined", "late"] as const;
 
 export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
   const quarantined = fleet.partitions.reduce((sum, row) => sum + row.quarantined, 0);
   const figures: [string, string, string][] = [
-    [
-      "Agents",
-      `${exact(fleet.agents_seen)} of ${exact(fleet.agents_expected)}`,
-      "seen in the last closed bucket",
-    ],
+    fleet.closed_buckets === 0
+      ? ["Agents", exact(fleet.agents_known), "known; no bucket has closed yet"]
+      : [
+          "Agents",
+          `${exact(fleet.agents_seen)} of ${exact(fleet.agents_expected)}`,
+          "seen in the last closed bucket",
+        ],
     ["Lag", count(fleet.lag_records, "records"), duration(fleet.lag_seconds)],
-    ["Buckets", exact(fleet.closed_buckets), `closed; open: ${exact(fleet.open_buckets)}`],
+    ["Buckets closed", exact(fleet.closed_buckets), `open: ${exact(fleet.open_buckets)}`],
     ["Late", exact(fleet.records.late), `${unitOf(fleet.records.late, "records")}, in corrections`],
     ["Duplicates", exact(fleet.records.repeated), `${unitOf(fleet.records.repeated, "records")}, ignored`],
     ["Quarantined", exact(quarantined), unitOf(quarantined, "records")],
@@ -58,19 +61,21 @@ export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
             <table>
               <thead>
                 <tr>
-                  <th>partition</th>
-                  <th>offset</th>
-                  <th>agent</th>
-                  <th>reason</th>
+                  <th scope="col">agent</th>
+                  <th scope="col">reason</th>
+                  <NumberHead text="partition" />
+                  <NumberHead text="offset" />
                 </tr>
               </thead>
               <tbody>
                 {[...fleet.quarantine].reverse().map((row) => (
                   <tr key={`${row.partition}/${row.offset}`}>
-                    <td>{row.partition}</td>
-                    <td>{row.offset}</td>
-                    <td title={row.agent ?? undefined}>{row.host || row.agent}</td>
-                    <td>{row.reason}</td>
+                    <th scope="row" title={row.agent ?? undefined}>
+                      {row.host || row.agent || "unknown"}
+                    </th>
+                    <td>{row.reason.replaceAll("_", " ")}</td>
+                    <td class="number">{row.partition}</td>
+                    <td class="number">{exact(row.offset)}</td>
                   </tr>
                 ))}
               </tbody>
@@ -86,16 +91,22 @@ export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
 function Ledger({ fleet }: { fleet: Of }) {
   const row = (name: string, states: Of["states"], note: string, id = name) => (
     <tr key={id}>
-      <td title={id}>{name}</td>
+      <th scope="row" title={id}>
+        {name}
+        {note && <span class="quiet"> {note}</span>}
+      </th>
       {LEDGER.map((column) => (
         <td
           key={column}
-          class={states[column] > 0 && ["missing", "lost"].includes(column) ? "bad" : undefined}
+          class={
+            states[column] > 0 && ["quarantined", "missing", "lost"].includes(column)
+              ? "number bad"
+              : "number"
+          }
         >
           {exact(states[column])}
         </td>
       ))}
-      <td>{note}</td>
     </tr>
   );
   return (
@@ -105,11 +116,10 @@ function Ledger({ fleet }: { fleet: Of }) {
         <table>
           <thead>
             <tr>
-              <th>agent</th>
+              <th scope="col">agent</th>
               {LEDGER.map((column) => (
-                <th key={column}>{column}</th>
+                <NumberHead key={column} text={column} />
               ))}
-              <th />
             </tr>
           </thead>
           <tbody>
@@ -137,33 +147,43 @@ function Sent({ fleet }: { fleet: Of }) {
         <table>
           <thead>
             <tr>
-              <th>output</th>
-              <th>buckets</th>
-              <th>newest bucket ended</th>
-              <th>behind</th>
-              <th>repeated</th>
-              <th>corrected</th>
-              <th>not corrected</th>
+              <th scope="col">output</th>
+              <NumberHead text="behind" />
+              <NumberHead text="newest ended" />
+              <NumberHead text="buckets" />
+              <NumberHead text="repeated" />
+              <NumberHead text="corrected" />
+              <NumberHead text="not corrected" />
             </tr>
           </thead>
           <tbody>
             {fleet.sent.map((row) => (
               <tr key={row.output}>
-                <td>{row.output}</td>
-                <td>{exact(row.buckets)}</td>
-                <td>{row.newest === null ? "none yet" : clock(row.newest)}</td>
-                <td class={row.waits && row.lag_seconds > 60 ? "bad" : undefined}>
-                  {duration(row.lag_seconds)}
-                  {row.waits ? ", waits for the output" : ""}
+                <th scope="row">
+                  {row.output}
+                  {row.waits && <span class="quiet"> is waited for</span>}
+                </th>
+                <td class={row.waits && row.lag_seconds > 60 ? "number bad" : "number"}>
+                  {row.newest === null ? "–" : duration(row.lag_seconds)}
                 </td>
-                <td>{exact(row.repeated)}</td>
-                <td>{exact(row.corrected)}</td>
-                <td>{exact(row.not_corrected)}</td>
+                <td class="number">{row.newest === null ? "none yet" : clock(row.newest)}</td>
+                <td class="number">{exact(row.buckets)}</td>
+                <td class="number">{exact(row.repeated)}</td>
+                <td class="number">{exact(row.corrected)}</td>
+                <td class={row.not_corrected > 0 ? "number bad" : "number"}>{exact(row.not_corrected)}</td>
               </tr>
             ))}
           </tbody>
         </table>
       </Scroll>
     </section>
+  );
+}
+
+function NumberHead({ text }: { text: string }) {
+  return (
+    <th scope="col" class="number">
+      {text}
+    </th>
   );
 }

@@ -17,6 +17,7 @@ use super::usage::Usage;
 use weir_status::status::{Rates, Reasons, Status, sum_of};
 use weir_system::config::Config;
 use weir_system::logging::BadInput;
+use weir_units::counted;
 
 /// Minimum interval of lines about one listener's bad input of one kind.
 const BAD_INPUT_INTERVAL: Duration = Duration::from_secs(10);
@@ -147,8 +148,9 @@ pub fn final_books(status: &Status) -> Vec<String> {
         let cut = listener.numbers.of(ListenerCounter::ConnectionsCutDraining);
         if cut > 0 {
             lines.push(format!(
-                "{}: {cut} connections were reset although their peers were still sending",
-                listener.address
+                "{}: reset {} although their peers were still sending",
+                listener.address,
+                counted(cut, "connections")
             ));
         }
     }

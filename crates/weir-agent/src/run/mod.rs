@@ -15,7 +15,7 @@ use weir_admin::{AdminServer, Callers, ConnectionLimits};
 use weir_system::config::{Config, Inputs, Loaded};
 use weir_system::failure::Failure;
 use weir_system::logging::Logging;
-use weir_system::notify::Notify;
+use weir_system::notify::{Notify, publish_admin};
 use weir_system::sandbox;
 
 mod access;
@@ -118,6 +118,7 @@ fn control(
             .map_err(|error| Failure::runtime(error.to_string()))?;
         Ok::<_, Failure>((signals, admin))
     })?;
+    publish_admin(admin.as_ref().map(|admin| admin.sockets().first()));
     let notify = Arc::new(Notify::of_environment());
     let mut resumed = match &target {
         Some(_) => Resumed::default(),

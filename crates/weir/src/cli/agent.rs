@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, value_parser};
-use weir_config::{Flag, Role, variable_of};
+use weir_config::{Flag, Role, ShownValue, ValueSource, variable_of};
 
 use super::table::shown;
-use weir_system::config::{self, Inputs};
+use weir_system::config::{self, Inputs, Loaded};
 use weir_system::failure::Failure;
+use weir_system::notify::published_admin;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -117,21 +118,36 @@ pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr
         role,
         ..Inputs::default()
     };
+    let mut is_given = None;
     if config::file(&inputs).is_none() && role == Role::Merge {
         // The address of the log is unknown here and not needed.
         inputs.role = Role::Agent;
         let (variable, address) = merge_address();
+        is_given = Some(!inputs.flags.is_empty() || inputs.environment.contains_key(&variable));
         let set = inputs.environment.entry(variable).or_default();
         set.get_or_insert(address);
     }
     let loaded = config::load(&inputs)?;
-    answering(&loaded.config.addresses.admin).ok_or_else(|| {
+    let is_given = is_given.unwrap_or_else(|| is_given_in(&loaded));
+    answering(&loaded.config.addresses.admin, is_given, role).ok_or_else(|| {
         Failure::usage("admin is off, so this agent cannot be asked; --admin names another address")
     })
 }
 
-/// The first address where somebody answers, or the first: of `localhost` an agent may have one alone. `None` without any.
-pub fn answering(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+/// Whether anything names the admin address.
+pub fn is_given_in(loaded: &Loaded) -> bool {
+    let is_admin = |value: &&ShownValue| value.key == "admin";
+    let admin = loaded.shown.iter().find(is_admin);
+    admin.is_none_or(|value| value.source != ValueSource::Default)
+}
+
+/// The first address where somebody answers, or the first: of `localhost` an agent may have one alone, and instead of the default one
+/// a service may have another. `None` without any.
+pub fn answering(addresses: &[SocketAddr], is_given: bool, role: Role) -> Option<SocketAddr> {
+    let mut addresses = addresses.to_vec();
+    if !is_given {
+        addresses.extend(published_admin(role));
+    }
     let (first, others) = addresses.split_first()?;
     let answers = |address: &&SocketAddr| TcpStream::connect_timeout(address, TIMEOUT).is_ok();
     if others.is_empty() || answers(&first) {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::{ArgMatches, Command};
+use weir_config::Role;
 use weir_units::counted;
 
 use super::switch;
@@ -17,7 +18,7 @@ pub fn command() -> Command {
             .long_about(
                 "Find problems that prevent the agent from receiving or delivering, and their remedies: sockets and permissions, \
                  settings of the kernel, the state directory, the clock, names, proxies and the endpoint of each output. \
-                 Use the agent's configuration. The exit code is 1 if a check fails.",
+                 Use the configuration of the agent or of the merge. The exit code is 1 if a check fails.",
             ),
     )
     .arg(
@@ -29,8 +30,12 @@ pub fn command() -> Command {
 }
 
 pub fn doctor(arguments: &ArgMatches) -> Result<(), Failure> {
-    let inputs = super::inputs(arguments)?;
-    let loaded = config::load(&inputs)?;
+    let mut inputs = super::inputs(arguments)?;
+    let loaded = config::load(&inputs).or_else(|of_agent| {
+        // The file of a merge has settings that an agent does not know.
+        inputs.role = Role::Merge;
+        config::load(&inputs).map_err(|_| of_agent)
+    })?;
     let mut findings: Vec<Finding> = Vec::new();
     findings.extend(loaded.warnings.iter().map(|warning| Finding {
         check: "configuration",

@@ -1,16 +1,18 @@
 //! The running agent.
 
 use super::Finding;
-use crate::cli::agent::{answering, fetch};
+use crate::cli::agent::{answering, fetch, is_given_in};
+use weir_config::Role;
 use weir_status::losses::{self, Loss};
 use weir_status::status::Status;
 use weir_system::config::Loaded;
 
 const CHECK: &str = "agent";
 
-/// Whether an agent runs, is ready, and has applied its configuration.
-pub fn look(loaded: &Loaded) -> (Option<Status>, Vec<Finding>) {
-    let Some(address) = answering(&loaded.config.addresses.admin) else {
+/// Whether an agent or a merge runs, is ready, and has applied its configuration.
+pub fn look(loaded: &Loaded, role: Role) -> (Option<Status>, Vec<Finding>) {
+    let addresses = &loaded.config.addresses.admin;
+    let Some(address) = answering(addresses, is_given_in(loaded), role) else {
         let found = "admin is off, so the agent cannot be asked";
         return (None, vec![Finding::skipped(CHECK, "admin", found)]);
     };

@@ -88,7 +88,7 @@ struct CheckInput<'a> {
 
 /// All checks, ordered so that an error explains the following ones.
 pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
-    let (status, mut findings) = agent::look(loaded);
+    let (status, mut findings) = agent::look(loaded, inputs.role);
     let input = CheckInput {
         loaded,
         status,

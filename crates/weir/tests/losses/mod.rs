@@ -8,11 +8,15 @@ pub mod threads;
 
 use std::any::Any;
 use std::collections::BTreeSet;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::thread::scope;
+use std::sync::Arc;
+use std::thread::{scope, spawn};
 
 use serde::Deserialize;
+use serde_json::Value;
 use weir_counters::{Counter as _, CounterInfo};
 use weir_output::relay::RelayLoss;
 use weir_status::losses::{kinds, repeats_others};
@@ -221,7 +225,7 @@ const KINDS: &[Kind] = &[
     (REQUESTS, "too_large", by(Scene::Senders, Exactly(1))),
     (REQUESTS, "unsupported", by(Scene::Senders, Exactly(1))),
     (REQUESTS, "refused", by(Scene::Senders, Exactly(1))),
-    (REQUESTS, "busy", by(Scene::Senders, Exactly(1))),
+    (REQUESTS, "busy", by(Scene::Senders, AtLeast(1))),
     ("weir_http_requests_unsaved_total", "", by(Scene::Senders, AtLeast(1))),
     ("weir_socket_files_remade_total", "", by(Scene::Senders, Exactly(1))),
     ("weir_overflow_series", "", By::Told(Scene::Contexts)),
@@ -327,6 +331,65 @@ fn listed(admin: &str) -> Vec<Listed> {
     serde_json::from_value(json(admin, "/api/v1/losses")).unwrap()
 }
 
+/// A process whose status is that of one instant for everybody who asks at this address: numbers rise meanwhile, and a remedy names the
+/// last error, or a sender of the last minute. What else is asked for, the process answers.
+struct Still {
+    admin: String,
+    losses: Vec<Listed>,
+}
+
+impl Still {
+    fn of(admin: &str) -> Still {
+        let (code, with_losses) = get(admin, "/api/v1/status?losses=1");
+        assert_eq!(code, 200, "{with_losses}");
+        let mut status: Value = serde_json::from_str(&with_losses).unwrap();
+        let losses = status.as_object_mut().unwrap().remove("losses").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap().to_string();
+        let known = Arc::new((admin.to_owned(), status.to_string(), with_losses));
+        spawn(move || {
+            for client in listener.incoming().flatten() {
+                let known = known.clone();
+                // A page that is closed ends its connections.
+                spawn(move || answer_one(client, &known.0, [&known.1, &known.2]));
+            }
+        });
+        Still {
+            admin: own,
+            losses: serde_json::from_value(losses).unwrap(),
+        }
+    }
+}
+
+/// One request of a connection: the next may be for the status, which is given without losses and with them.
+fn answer_one(mut client: TcpStream, admin: &str, status: [&str; 2]) -> io::Result<()> {
+    let mut reader = BufReader::new(client.try_clone()?);
+    let (mut request, mut head) = (String::new(), String::new());
+    if reader.read_line(&mut request)? == 0 {
+        return Ok(());
+    }
+    while reader.read_line(&mut head)? > 2 {}
+    if request.split(['?', ' ']).nth(1) == Some("/api/v1/status") {
+        let status = status[usize::from(request.contains("losses=1"))];
+        let length = status.len();
+        let kind = "application/json";
+        return write!(
+            client,
+            "HTTP/1.0 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{status}"
+        );
+    }
+    let mut process = TcpStream::connect(admin)?;
+    let lines = head.lines().filter(|line| !line.starts_with("Connection:"));
+    let head: Vec<&str> = lines.collect();
+    write!(
+        process,
+        "{}\r\n{}\r\n\r\n",
+        request.trim().replace("HTTP/1.1", "HTTP/1.0"),
+        head.join("\r\n").trim()
+    )?;
+    io::copy(&mut process, &mut client).map(drop)
+}
+
 /// The texts of the losses on the page of each agent. `None`: the page was not built.
 fn pages(admins: &[&str]) -> Vec<Option<Vec<String>>> {
     if get(admins[0], "/page.js").0 != 200 {
@@ -358,10 +421,10 @@ fn top(admin: &str) -> String {
     screen
 }
 
-/// The texts of all surfaces of a process, and its list before and after: some numbers rise meanwhile.
+/// The texts of all surfaces of a process at one instant, and its list later: what is counted while it runs rises.
 struct Surfaces {
-    before: Vec<Listed>,
-    after: Vec<Listed>,
+    losses: Vec<Listed>,
+    later: Vec<Listed>,
     /// Squeezed.
     status: String,
     doctor: Option<String>,
@@ -371,10 +434,9 @@ struct Surfaces {
 }
 
 impl Surfaces {
-    fn look(admin: &str, is_merge: bool, page: Option<Vec<String>>) -> Surfaces {
-        let before = listed(admin);
+    fn look(admin: &str, still: &Still, is_merge: bool, page: Option<Vec<String>>) -> Surfaces {
         let ask = |arguments: &[&str]| {
-            let ran = run(&[arguments, &["--admin", admin]].concat(), &[]);
+            let ran = run(&[arguments, &["--admin", &still.admin]].concat(), &[]);
             squeezed(&(ran.stdout + &ran.stderr))
         };
         let status = match is_merge {
@@ -384,7 +446,7 @@ impl Surfaces {
         // Only agents have them.
         let (doctor, top) = match is_merge {
             true => (None, None),
-            false => (Some(ask(&["doctor", "--no-send"])), Some(top(admin))),
+            false => (Some(ask(&["doctor", "--no-send"])), Some(top(&still.admin))),
         };
         Surfaces {
             status,
@@ -392,14 +454,15 @@ impl Surfaces {
             top,
             page: page.map(|page| page.iter().map(|text| squeezed(text)).collect()),
             metrics: get(admin, "/metrics").1,
-            after: listed(admin),
-            before,
+            later: listed(admin),
+            losses: still.losses.clone(),
         }
     }
 
     /// The faults of the surfaces about a loss.
     fn faults(&self, loss: &Listed) -> Vec<String> {
-        let after = self.after.iter().find(|after| after.is(loss)).unwrap_or(loss);
+        let later = self.later.iter().find(|later| later.is(loss)).unwrap_or(loss);
+        let most = loss.count.max(later.count);
         let mut faults = Vec::new();
         let is_of_place = ["listener", "output"]
             .iter()
@@ -407,8 +470,7 @@ impl Surfaces {
         if is_of_place && loss.place.is_empty() {
             faults.push("it has no place".to_owned());
         }
-        let remedies = [squeezed(&loss.remedy), squeezed(&after.remedy)];
-        let (what, meaning) = (squeezed(&loss.what()), squeezed(&loss.meaning));
+        let [what, meaning, remedy] = [&loss.what(), &loss.meaning, &loss.remedy].map(|text| squeezed(text));
         let place = if loss.place.is_empty() {
             "agent"
         } else {
@@ -419,12 +481,9 @@ impl Surfaces {
         } else {
             format!("at{}", squeezed(&loss.place))
         };
-        let mut check = |surface: &str, number: Option<u64>, least: f64| match number {
-            Some(number) if (least..=after.count).contains(&(number as f64)) => {}
-            found => faults.push(format!(
-                "{surface}: {found:?}, not {} to {}, {loss:?}",
-                least, after.count
-            )),
+        let mut check = |surface: &str, number: Option<u64>, least: f64, most: f64| match number {
+            Some(number) if (least..=most).contains(&(number as f64)) => {}
+            found => faults.push(format!("{surface}: {found:?}, not {least} to {most}, {loss:?}")),
         };
         let in_list = |text: &str| {
             let tail = |rest: &str| {
@@ -432,44 +491,34 @@ impl Surfaces {
                     Some(rest) => rest.trim_start_matches(|c: char| c.is_ascii_digit()),
                     None => rest,
                 };
-                remedies.iter().any(|remedy| rest.starts_with(&**remedy))
+                rest.starts_with(&*remedy)
             };
             number_after(text, &format!("{what}:"), &loss.unit, tail)
         };
-        check("status", in_list(&self.status), loss.count);
+        check("status", in_list(&self.status), loss.count, loss.count);
         if let Some(top) = &self.top {
-            check("top", in_list(top), loss.count);
+            check("top", in_list(top), loss.count, loss.count);
         }
         let tail = |rest: &str| {
             let rest = rest.strip_prefix("sincethestart").unwrap_or(rest);
-            remedies
-                .iter()
-                .any(|remedy| rest.starts_with(&format!(":{meaning}->{remedy}")))
+            rest.starts_with(&format!(":{meaning}->{remedy}"))
         };
         if let Some(doctor) = &self.doctor {
             let number = number_after(doctor, &format!("losses{}:", squeezed(place)), &loss.unit, tail);
-            check("doctor", number, loss.count);
+            check("doctor", number, loss.count, loss.count);
         }
         let labels: Vec<(&str, &str)> = loss
             .labels
             .iter()
             .map(|(key, value)| (&**key, &**value))
             .collect();
-        check(
-            "metrics",
-            self.in_metrics(&loss.series, &labels).map(|value| value as u64),
-            loss.count,
-        );
+        let in_metrics = self.in_metrics(&loss.series, &labels).map(|value| value as u64);
+        check("metrics", in_metrics, loss.count.min(later.count), most);
         if let Some(page) = &self.page {
-            let tail = |rest: &str| {
-                remedies
-                    .iter()
-                    .any(|remedy| rest == format!("{at}:{meaning}{remedy}"))
-            };
+            let tail = |rest: &str| rest == format!("{at}:{meaning}{remedy}");
             let of_item = |item: &String| number_after(item, "", &loss.unit, tail);
-            // It came first.
-            let number = page.iter().find_map(of_item);
-            check("page", number, 1.0);
+            // The part of the last minutes, by books that continue.
+            check("page", page.iter().find_map(of_item), 1.0, most);
         }
         faults
     }
@@ -551,7 +600,7 @@ fn faults(scene: Scene, surfaces: &Surfaces) -> Vec<String> {
     for (series, label, by) in KINDS {
         match by {
             By::Scene(of, number) if *of == scene => {
-                let losses = of_kind(&surfaces.before, (series, label));
+                let losses = of_kind(&surfaces.losses, (series, label));
                 let found = count(&losses);
                 if let Exactly(expected) = number
                     && found != *expected
@@ -563,7 +612,7 @@ fn faults(scene: Scene, surfaces: &Surfaces) -> Vec<String> {
             }
             By::Told(of) if *of == scene => {
                 let counted = surfaces.in_metrics(series, &[("", label)]);
-                let listed = of_kind(&surfaces.before, (series, label));
+                let listed = of_kind(&surfaces.losses, (series, label));
                 if counted.is_none_or(|count| count < 1.0) || !listed.is_empty() {
                     faults.push(format!("{series} {label}: {counted:?}, listed: {listed:?}"));
                 }
@@ -606,11 +655,13 @@ fn every_kind_of_loss_is_provoked_and_named_by_every_surface() {
             .filter_map(|scene| scene.join().unwrap())
             .collect()
     });
-    let admins: Vec<&str> = provoked.iter().map(|(_, of)| &*of.admin).collect();
+    let still: Vec<Still> = provoked.iter().map(|(_, of)| Still::of(&of.admin)).collect();
+    let admins: Vec<&str> = still.iter().map(|of| &*of.admin).collect();
     let pages = pages(&admins);
     let mut all = Vec::new();
-    for ((scene, of), page) in provoked.iter().zip(pages) {
-        all.extend(faults(*scene, &Surfaces::look(&of.admin, scene.is_merge(), page)));
+    for (((scene, of), still), page) in provoked.iter().zip(&still).zip(pages) {
+        let surfaces = Surfaces::look(&of.admin, still, scene.is_merge(), page);
+        all.extend(faults(*scene, &surfaces));
     }
     assert!(all.is_empty(), "{} faults:\n{}", all.len(), all.join("\n"));
 }

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
@@ -238,6 +239,31 @@ fn segment(queue: &Path) -> PathBuf {
     found.remove(0)
 }
 
+/// Stops an agent while a client sends: whether it cut the client off, as it does with one that is never silent for a tenth of a second.
+/// On a busy machine a client may be, however often it wants to send.
+fn cuts_off(agent: Agent) -> bool {
+    let status = agent.status();
+    let listeners = status["listeners"].as_array().unwrap();
+    let mut addresses = listeners
+        .iter()
+        .filter_map(|of| of["address"].as_str()?.strip_prefix("tcp://"));
+    let stream = TcpStream::connect(addresses.next().unwrap()).unwrap();
+    let send = |mut stream: TcpStream| {
+        while stream.write_all(b"busy:1|c\n").is_ok() {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    };
+    let senders = [(); 3].map(|()| stream.try_clone().unwrap());
+    let senders = senders.map(|stream| std::thread::spawn(move || send(stream)));
+    let accepted = || agent.status()["total"]["messages"]["accepted"].as_u64();
+    let before = accepted();
+    until("the client is read", || accepted() > before);
+    agent.signal("-TERM");
+    let (_, _, log) = agent.end();
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    log.contains("although their peers were still sending")
+}
+
 const SUMS: &str = "  otlp: {url: 'http://127.0.0.1:1', temporality: cumulative}\n";
 
 pub fn lives() -> Provoked {
@@ -305,19 +331,10 @@ pub fn lives() -> Provoked {
     for number in 0..100 {
         place.send(&format!("kept{number}:1|c\n"));
     }
-    let status = third.status();
-    let listeners = status["listeners"].as_array().unwrap();
-    let mut addresses = listeners
-        .iter()
-        .filter_map(|of| of["address"].as_str()?.strip_prefix("tcp://"));
-    let mut busy = TcpStream::connect(addresses.next().unwrap()).unwrap();
-    let busy = std::thread::spawn(move || while busy.write_all(b"busy:1|c\n").is_ok() {});
-    until("the client is read", || {
-        third.status()["total"]["messages"]["accepted"].as_u64() > Some(200)
+    let mut running = Some(third);
+    until("a stop has cut a client off", || {
+        cuts_off(running.take().unwrap_or_else(|| place.start(&long)))
     });
-    third.signal("-TERM");
-    third.end();
-    busy.join().unwrap();
 
     // The first record of one queue has a damaged head; of the other the last one, which is read first, a damaged body.
     flip(&segment(&place.path("datadog")), SEGMENT_HEAD);
