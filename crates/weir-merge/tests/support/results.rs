@@ -11,6 +11,8 @@ use super::{Writer, message};
 #[derive(Debug, Default)]
 pub struct ResultsLog {
     pub partitions: Vec<Vec<Vec<u8>>>,
+    /// The log has deleted the results of each partition before this one.
+    pub start: u64,
     sent: Vec<u64>,
     is_assigned: bool,
 }
@@ -20,6 +22,7 @@ impl ResultsLog {
         ResultsLog {
             sent: vec![0; partitions.len()],
             partitions,
+            start: 0,
             is_assigned: false,
         }
     }
@@ -99,7 +102,7 @@ impl Log for ResultsLog {
     }
 
     fn results_start(&mut self, _: u32) -> Result<u64, Infallible> {
-        Ok(0)
+        Ok(self.start)
     }
 
     fn results_sent(&mut self, partition: u32) -> Result<u64, Infallible> {
