@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::process::{Pid, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
 /// Time limit for a broker's first answer.
@@ -284,7 +284,7 @@ impl Broker {
             current: Some(bytes),
             maximum: Some(bytes),
         };
-        prlimit(Some(self.pid()), Resource::Fsize, limit).expect("a limit");
+        prlimit(Some(self.pid()), rustix::process::Resource::Fsize, limit).expect("a limit");
     }
 
     /// Whether the process is running.
