@@ -172,16 +172,18 @@ mod on_kafka {
     fn quarantined_records_come_back_and_results_come_again() {
         let directory = tempfile::tempdir().unwrap();
         let (broker, of_log) = guarded(directory.path());
-        // An agent with all rights, which makes topics and plan.
-        let mut log = KafkaLog::open(&Brokers {
+        let brokers = Brokers {
             addresses: vec![broker.address()],
             topic: "tools".to_owned(),
             group: "tools-merge".to_owned(),
             partitions: 2,
             ..Brokers::default()
-        })
-        .unwrap();
-        until("the topics are made", || log.assignments().is_ok());
+        };
+        // A process with all rights makes topics and plan, and leaves.
+        until("the topics are made", || {
+            KafkaLog::open(&brokers).unwrap().assignments().is_ok()
+        });
+        let mut log = KafkaLog::open(&brokers).unwrap();
         broker.allow_merge("merge", "tools", "tools-merge");
         let mut publishers = [1, 2].map(|number| {
             let mut publisher = Publisher::new("", AgentId([number; 16]), 1);
