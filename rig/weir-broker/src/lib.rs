@@ -69,7 +69,6 @@ impl Resource {
 pub enum Operation {
     Read = 3,
     Write = 4,
-    Alter = 7,
     Describe = 8,
 }
 

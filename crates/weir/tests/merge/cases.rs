@@ -13,7 +13,7 @@ fn of_agent(agent: &Agent, number: i64, bucket: i64) -> Vec<(weir_state::Identit
         gauge("load", number as f64, agent),
         set("users", &["everywhere", &user]),
         timing("latency", (0..10).map(|step| (number * 100 + step) as f64)),
-        distribution("size", &[], (1..=4).map(|step| (step * number) as f64)),
+        distribution("size", (1..=4).map(|step| (step * number) as f64)),
     ]
 }
 
@@ -216,7 +216,7 @@ fn case_12_an_agent_that_was_offline_sends_its_queue() {
     for bucket in 0..360 {
         let mut series = vec![counter("requests", &[], 1.0), gauge("load", 1.0, &here)];
         if bucket % 60 == 0 {
-            series.push(distribution("size", &[], [2.0]));
+            series.push(distribution("size", [2.0]));
         }
         fleet.publish(&mut here, bucket, series);
         let series = vec![

@@ -167,9 +167,9 @@ pub fn timing(name: &str, values: impl IntoIterator<Item = f64>) -> (Identity, S
     (identity(Kind::Timing, name, &[]), State::Samples(samples))
 }
 
-pub fn distribution(name: &str, tags: &[&str], values: impl IntoIterator<Item = f64>) -> (Identity, State) {
+pub fn distribution(name: &str, values: impl IntoIterator<Item = f64>) -> (Identity, State) {
     let mut sketch = Sketch::new();
     values.into_iter().for_each(|value| sketch.insert(value, 1));
     let distribution = Distribution::new(&sketch, 0.0);
-    (identity(Kind::Distribution, name, tags), distribution.into())
+    (identity(Kind::Distribution, name, &[]), distribution.into())
 }
