@@ -140,19 +140,3 @@ fn the_overflow_of_two_partitions_is_one_series() {
         assert_eq!(sums, expected);
     }
 }
-
-/// An output that was dead for longer than the log keeps results gets the rest, and it is known how many it lacks.
-#[test]
-fn results_that_the_log_deleted_are_counted() {
-    let buckets = (0..5).flat_map(|bucket| closed(START + bucket * 10, &named("a")));
-    let results: Vec<Vec<u8>> = buckets.collect();
-    for policy in [DIFFERENCES, SUMS] {
-        let mut log = ResultsLog::new(vec![results.clone(), results.clone()]);
-        log.start = 3;
-        let mut follower = Follower::new(log, policy, PATIENCE, 1 << 20);
-        let given: Vec<i64> = given(&mut follower, 0).iter().map(|(start, _)| *start).collect();
-        assert_eq!(given, [START + 30, START + 40]);
-        assert_eq!(follower.counts().deleted, 6);
-        assert!(follower.log().is_delivered());
-    }
-}

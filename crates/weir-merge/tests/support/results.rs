@@ -11,8 +11,6 @@ use super::{Writer, message};
 #[derive(Debug, Default)]
 pub struct ResultsLog {
     pub partitions: Vec<Vec<Vec<u8>>>,
-    /// The log has deleted the results of each partition before this one.
-    pub start: u64,
     sent: Vec<u64>,
     is_assigned: bool,
 }
@@ -22,7 +20,6 @@ impl ResultsLog {
         ResultsLog {
             sent: vec![0; partitions.len()],
             partitions,
-            start: 0,
             is_assigned: false,
         }
     }
@@ -102,7 +99,7 @@ impl Log for ResultsLog {
     }
 
     fn results_start(&mut self, _: u32) -> Result<u64, Infallible> {
-        Ok(self.start)
+        Ok(0)
     }
 
     fn results_sent(&mut self, partition: u32) -> Result<u64, Infallible> {
