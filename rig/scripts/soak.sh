@@ -4,7 +4,8 @@
 # First churning contexts for SOAK_SECONDS (120) against the real agent over a Unix socket: memory must stay flat and the books must
 # balance. Then the long forms of the restart tests: HAND_OVERS (20) in a row under load on four transports, as many stops and starts with
 # sockets that a service manager keeps, at 200,000 messages a second (four senders, 66 packets of 750 messages a second each), and KILLS
-# (100) at random times; clients that send columns (Go and Ruby) through kills and hand-overs; and a fleet over Kafka through 60 faults.
+# (100) at random times; clients that send columns (Go and Ruby) through kills and hand-overs; and a fleet through
+# 60 faults, over Kafka and over files.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seconds=${SOAK_SECONDS:-120}

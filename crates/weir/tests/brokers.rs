@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::ports::Refusing;
+use support::preload::{OTHER_CLOCK, preloaded};
 use support::{Agent, status, until, weir};
 use weir_broker::Broker;
 use weir_log::{Brokers, KafkaLog, unix_milliseconds};
@@ -173,12 +174,17 @@ fn no_fault_of_a_broker_loses_or_doubles_anything_or_delays_another_output() {
 
 /// The doctor's findings about the output `kafka`: significance, finding and remedy.
 fn doctor(directory: &Path, connection: &str) -> (String, String, String) {
+    doctor_in(directory, connection, &[])
+}
+
+fn doctor_in(directory: &Path, connection: &str, environment: &[(&str, &str)]) -> (String, String, String) {
     let config = directory.join("weir.yaml");
     let text = format!(
         "udp: ['127.0.0.1:0']\nadmin: off\noutputs:\n  prometheus: {{enabled: false}}\n  kafka: {{{connection}}}\n"
     );
     std::fs::write(&config, text).unwrap();
-    let (_, text) = weir(&["doctor", "--json", "--config", config.to_str().unwrap()]);
+    let arguments = ["doctor", "--json", "--config", config.to_str().unwrap()];
+    let text = support::run(&arguments, environment).stdout;
     let findings: Vec<Value> = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let of_brokers = |finding: &&Value| finding["check"] == "endpoint";
     let found = findings
@@ -198,6 +204,17 @@ fn the_doctor_names_what_keeps_an_agent_from_its_brokers() {
     assert_eq!(verdict, "error", "{found}");
     assert!(found.contains("Connection refused"), "{found}");
     assert!(remedy.contains("check the address"), "{remedy}");
+
+    // A client waits as long as it means to, although the clock has stepped.
+    let offset = directory.path().join("offset");
+    std::fs::write(&offset, "3600").unwrap();
+    let library = preloaded(directory.path(), OTHER_CLOCK);
+    let environment = [
+        ("LD_PRELOAD", library.as_str()),
+        ("CLOCK_OFFSET", offset.to_str().unwrap()),
+    ];
+    let (_, found, _) = doctor_in(directory.path(), &of_closed, &environment);
+    assert!(found.contains("Connection refused"), "{found}");
 
     let address = weir_broker::shared();
     let examined = format!("brokers: ['{address}'], topic: examined");

@@ -4,7 +4,7 @@
 //! It ends with its [`Broker`], and when the process that started it is killed.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::process::{Pid, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
 /// Time limit for a broker's first answer.
@@ -33,6 +33,43 @@ pub struct Guard {
     pub key: String,
     /// Names and passwords. The broker's settings decide what each user may do.
     pub users: Vec<(String, String)>,
+}
+
+/// Settings of a broker whose users have the rights that they are given, apart from those of the open address and `owner`.
+pub const LEAST_RIGHTS: [(&str, &str); 2] = [
+    (
+        "authorizer.class.name",
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    ),
+    ("super.users", "User:ANONYMOUS;User:owner"),
+];
+
+/// The resources of a right, and whether others whose names begin so are meant, as the protocol numbers them.
+#[derive(Clone, Copy, Debug)]
+pub enum Resource {
+    Topic,
+    TopicsFrom,
+    GroupsFrom,
+    TransactionsFrom,
+}
+
+impl Resource {
+    fn numbers(self) -> [u8; 2] {
+        match self {
+            Resource::Topic => [2, 3],
+            Resource::TopicsFrom => [2, 4],
+            Resource::GroupsFrom => [3, 4],
+            Resource::TransactionsFrom => [5, 4],
+        }
+    }
+}
+
+/// An operation of a right, as the protocol numbers it.
+#[derive(Clone, Copy, Debug)]
+pub enum Operation {
+    Read = 3,
+    Write = 4,
+    Describe = 8,
 }
 
 /// A port of the loopback address that is ours: bound as long as this lives, so that the kernel gives it to nobody else, and not
@@ -175,6 +212,53 @@ impl Broker {
         format!("localhost:{}", self.guarded.expect("a guarded broker"))
     }
 
+    /// Gives a user rights, by a request to the open address.
+    pub fn allow(&self, user: &str, rights: &[(Resource, &str, &[Operation])]) {
+        let text = |text: &str| [&(text.len() as i16).to_be_bytes()[..], text.as_bytes()].concat();
+        let mut creations = Vec::new();
+        for (resource, name, operations) in rights {
+            let [resource, pattern] = resource.numbers();
+            for operation in *operations {
+                let (name, principal) = (text(name), text(&format!("User:{user}")));
+                // The last one: allowed.
+                let end = [*operation as u8, 3];
+                creations.push([&[resource], &name[..], &[pattern], &principal, &text("*"), &end].concat());
+            }
+        }
+        // Version 1 of request 30 creates them. It has number 7, and no client's name.
+        let head = [0, 30, 0, 1, 0, 0, 0, 7, 0xff, 0xff];
+        let count = (creations.len() as i32).to_be_bytes();
+        let request = [&head[..], &count, &creations.concat()].concat();
+        let request = [&(request.len() as i32).to_be_bytes()[..], &request].concat();
+        let mut stream = TcpStream::connect(self.address()).expect("a broker");
+        stream.write_all(&request).expect("a request");
+        let mut size = [0; 4];
+        stream.read_exact(&mut size).expect("an answer");
+        let mut answer = vec![0; i32::from_be_bytes(size) as usize];
+        stream.read_exact(&mut answer).expect("an answer");
+        // Its number, a delay, their count; and an error of each, which is zero, with an empty message.
+        assert_eq!(answer[..4], [0, 0, 0, 7]);
+        assert!(answer[12..].chunks(4).all(|one| one[..2] == [0, 0]), "{answer:?}");
+    }
+
+    /// Gives a user the documented rights of a merge of this topic and group.
+    pub fn allow_merge(&self, user: &str, topic: &str, group: &str) {
+        use Operation::{Describe, Read, Write};
+        let control = format!("{topic}.control");
+        let own = format!("{topic}.{group}.");
+        let transactions = format!("{group}-");
+        self.allow(
+            user,
+            &[
+                (Resource::Topic, topic, &[Read, Describe]),
+                (Resource::Topic, &control, &[Read, Describe]),
+                (Resource::TopicsFrom, &own, &[Read, Write, Describe]),
+                (Resource::GroupsFrom, group, &[Read]),
+                (Resource::TransactionsFrom, &transactions, &[Write, Describe]),
+            ],
+        );
+    }
+
     /// The directory of its logs.
     pub fn data(&self) -> PathBuf {
         self.file("data")
@@ -199,7 +283,7 @@ impl Broker {
             current: Some(bytes),
             maximum: Some(bytes),
         };
-        prlimit(Some(self.pid()), Resource::Fsize, limit).expect("a limit");
+        prlimit(Some(self.pid()), rustix::process::Resource::Fsize, limit).expect("a limit");
     }
 
     /// Whether the process is running.

@@ -155,8 +155,69 @@ impl ClientContext for LastFailure {
     }
 }
 
+/// Waits of the client library, by a clock that never steps.
+///
+/// The library names a moment of the wall clock until which a thread waits. When that clock is set back by an hour, the wait lasts an hour
+/// longer, and the threads of a client and their callers are stuck. The function of the C library that it calls for each of these waits is
+/// replaced by one that waits for the same time by the monotonic clock.
+#[cfg(all(target_env = "gnu", target_pointer_width = "64"))]
+mod waits {
+    #![allow(unsafe_code)]
+
+    use std::ffi::{c_int, c_void};
+    use std::time::{Duration, SystemTime};
+
+    use rustix::time::{ClockId, Timespec, clock_gettime};
+
+    const CLOCK_MONOTONIC: c_int = ClockId::Monotonic as c_int;
+
+    /// Results of `cnd_timedwait`.
+    const SUCCESS: c_int = 0;
+    const ERROR: c_int = 2;
+    const TIMED_OUT: c_int = 4;
+
+    unsafe extern "C" {
+        fn pthread_cond_clockwait(
+            condition: *mut c_void,
+            mutex: *mut c_void,
+            clock: c_int,
+            until: *const Timespec,
+        ) -> c_int;
+    }
+
+    /// # Safety
+    ///
+    /// As for the function of C11: a condition, a mutex that the caller holds, and a time.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn cnd_timedwait(
+        condition: *mut c_void,
+        mutex: *mut c_void,
+        until: *const Timespec,
+    ) -> c_int {
+        // SAFETY: the caller gives a time.
+        let until = unsafe { &*until };
+        let until = Duration::new(
+            until.tv_sec.try_into().unwrap_or(0),
+            until.tv_nsec.try_into().unwrap_or(0),
+        );
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let monotonic = clock_gettime(ClockId::Monotonic);
+        let left = Timespec::try_from(until.saturating_sub(now)).unwrap_or_default();
+        let until = monotonic.checked_add(left).unwrap_or(monotonic);
+        // SAFETY: conditions and mutexes of C11 are those of POSIX in this C library, and the caller gives both.
+        match unsafe { pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &until) } {
+            0 => SUCCESS,
+            error if error == rustix::io::Errno::TIMEDOUT.raw_os_error() => TIMED_OUT,
+            _ => ERROR,
+        }
+    }
+}
+
 /// Addresses, TLS and credentials.
 pub(crate) fn config(brokers: &Brokers) -> ClientConfig {
+    // Linked before the C library's.
+    #[cfg(all(target_env = "gnu", target_pointer_width = "64"))]
+    std::hint::black_box(waits::cnd_timedwait as *const ());
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", brokers.addresses.join(","))

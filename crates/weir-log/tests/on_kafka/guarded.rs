@@ -1,7 +1,5 @@
 //! TLS, passwords and permissions.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +7,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
-use weir_broker::{Broker, Guard};
+use weir_broker::Operation::{Describe, Read, Write};
+use weir_broker::{Broker, Guard, LEAST_RIGHTS, Resource};
 use weir_log::{Brokers, Connection, KafkaLog, Mechanism, Obstacle, Properties, Sasl, Tls, examine};
 use weir_merge::{Commit, Log, Plan, Quarantined};
 
@@ -38,14 +37,7 @@ fn guarded(directory: &Path) -> Broker {
         key: key.serialize_pem(),
         users: ["owner", "stranger", "agent", "merge"].map(user).into(),
     };
-    let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
-    Broker::start_with(
-        Some(&guard),
-        &[
-            ("authorizer.class.name", authorizer),
-            ("super.users", "User:ANONYMOUS;User:owner"),
-        ],
-    )
+    Broker::start_with(Some(&guard), &LEAST_RIGHTS)
 }
 
 /// An unsigned JSON Web Token.
@@ -169,56 +161,6 @@ fn tls_passwords_and_rights() {
     assert!(!format!("{:?}", settings("owner", Mechanism::Plain)).contains("password\""));
 }
 
-/// The resource of a right, as the protocol numbers it: a topic, a group or a transactional id, and whether others that begin so are meant.
-const TOPIC: (i8, i8) = (2, 3);
-const TOPICS_FROM: (i8, i8) = (2, 4);
-const GROUPS_FROM: (i8, i8) = (3, 4);
-const TRANSACTIONS_FROM: (i8, i8) = (5, 4);
-
-const READ: i8 = 3;
-const WRITE: i8 = 4;
-const DESCRIBE: i8 = 8;
-
-/// Rights of a user, by a request to the open listener, whose users may do everything.
-fn allow(address: &str, user: &str, rights: &[((i8, i8), &str, &[i8])]) {
-    let text = |text: &str| [&(text.len() as i16).to_be_bytes()[..], text.as_bytes()].concat();
-    let mut creations = Vec::new();
-    for ((resource, pattern), name, operations) in rights {
-        for operation in *operations {
-            let principal = text(&format!("User:{user}"));
-            let parts = [
-                vec![*resource as u8],
-                text(name),
-                vec![*pattern as u8],
-                principal,
-                text("*"),
-                // The last one: allowed.
-                vec![*operation as u8, 3],
-            ];
-            creations.push(parts.concat());
-        }
-    }
-    // Version 1 of request 30 creates them. It has number 7, and no client's name.
-    let head = [0, 30, 0, 1, 0, 0, 0, 7, 0xff, 0xff];
-    let request = [
-        &head[..],
-        &(creations.len() as i32).to_be_bytes(),
-        &creations.concat(),
-    ]
-    .concat();
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .write_all(&[&(request.len() as i32).to_be_bytes()[..], &request].concat())
-        .unwrap();
-    let mut size = [0; 4];
-    stream.read_exact(&mut size).unwrap();
-    let mut answer = vec![0; i32::from_be_bytes(size) as usize];
-    stream.read_exact(&mut answer).unwrap();
-    // Its number, a delay, their count; and an error of each, which is zero, with an empty message.
-    assert_eq!(answer[..4], [0, 0, 0, 7]);
-    assert!(answer[12..].chunks(4).all(|one| one[..2] == [0, 0]), "{answer:?}");
-}
-
 /// The rights in the table of docs/fleet.md are enough, and an agent can change neither the plan nor anything of the merges.
 #[test]
 fn agents_and_merges_need_only_the_documented_rights() {
@@ -252,26 +194,26 @@ fn agents_and_merges_need_only_the_documented_rights() {
         assert_eq!(output.committed(0).unwrap(), Some((b"sums".to_vec(), offset)));
     };
     store("owner", 1);
-    allow(
-        &broker.address(),
+    broker.allow(
         "agent",
         &[
-            (TOPIC, "least", &[WRITE, DESCRIBE]),
-            (TOPIC, "least.control", &[READ, DESCRIBE]),
+            (Resource::Topic, "least", &[Write, Describe]),
+            (Resource::Topic, "least.control", &[Read, Describe]),
         ],
     );
-    allow(
-        &broker.address(),
-        "merge",
-        &[
-            (TOPIC, "least", &[READ, DESCRIBE]),
-            (TOPIC, "least.control", &[READ, DESCRIBE]),
-            (TOPICS_FROM, "least.least-merge.", &[READ, WRITE, DESCRIBE]),
-            (GROUPS_FROM, "least-merge", &[READ]),
-            (TRANSACTIONS_FROM, "least-merge-", &[WRITE, DESCRIBE]),
-        ],
-    );
-    let mut agent = open(&settings("agent"));
+    broker.allow_merge("merge", "least", "least-merge");
+    // The agent has a token, the merge a password, a property and a name that outlives it.
+    let token_file = directory.path().join("token");
+    let hour = weir_log::unix_milliseconds() / 1000 + 3600;
+    std::fs::write(&token_file, token("agent", hour)).unwrap();
+    let mut agent = open(&Brokers {
+        sasl: Some(Sasl {
+            mechanism: Mechanism::OAuthBearer,
+            token_file: Some(token_file),
+            ..Sasl::default()
+        }),
+        ..settings("agent")
+    });
     until("the brokers know the rights", || {
         agent.append(0, 1, b"a record").is_ok()
     });
@@ -281,7 +223,11 @@ fn agents_and_merges_need_only_the_documented_rights() {
     let refused = open(&settings("agent")).assignments().unwrap_err().to_string();
     assert!(refused.contains("uthorization failed"), "{refused}");
 
-    let mut merge = open(&settings("merge"));
+    let mut merge = open(&Brokers {
+        instance: Some("merge-0".to_owned()),
+        properties: Properties(vec![("client.rack".to_owned(), "a".to_owned())]),
+        ..settings("merge")
+    });
     let generation = assigned(&mut merge, 2);
     assert_eq!(merge.fetch(0, 0, 1).unwrap().messages[0].bytes, b"a record");
     let commit = Commit {
@@ -331,7 +277,7 @@ fn agents_and_merges_need_only_the_documented_rights() {
     assert_eq!(found, commit.quarantined);
     let refused = merge.append(0, 1, &found[0].bytes).unwrap_err().to_string();
     assert!(refused.contains("uthorization failed"), "{refused}");
-    allow(&broker.address(), "merge", &[(TOPIC, "least", &[WRITE])]);
+    broker.allow("merge", &[(Resource::Topic, "least", &[Write])]);
     until("the brokers know the right", || {
         merge.append(0, 1, &found[0].bytes).is_ok()
     });

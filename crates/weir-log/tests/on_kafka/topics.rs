@@ -419,7 +419,7 @@ fn quarantined_records_are_kept() {
     assert!(kept[0].reason.contains("version 112"), "{}", kept[0].reason);
 }
 
-/// Records that the log has deleted are skipped, and the log reports the first offset it has.
+/// Records and results that the log has deleted are skipped, and the log reports the first offset it has.
 #[test]
 fn reading_begins_where_the_log_does() {
     let brokers = brokers(address(), "forgotten", 1);
@@ -427,15 +427,29 @@ fn reading_begins_where_the_log_does() {
     for number in 0..10 {
         log.append(0, 1, &[number; 10]).unwrap();
     }
+    let generation = assigned(&mut log, 1);
+    for number in 1..4 {
+        log.commit(0, generation, &commit(number)).unwrap();
+    }
+    until_shown(&brokers, "results", 0);
+    let mut output = KafkaLog::open_for_output(&brokers, "file").unwrap();
+    let results = output.results(0, 0, 1 << 20).unwrap();
+    let (rest, from) = (&results[4..], results[4].0);
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset("forgotten", 0, Offset::Offset(6))
-        .unwrap();
+    let of_results = "forgotten.forgotten-merge.results";
+    for (topic, offset) in [("forgotten", 6), (of_results, from as i64)] {
+        list.add_partition_offset(topic, 0, Offset::Offset(offset))
+            .unwrap();
+    }
     futures_executor::block_on(admin().delete_records(&list, &AdminOptions::new())).unwrap();
     let mut fresh = open(&brokers);
     let fetched = fresh.fetch(0, 2, 1 << 20).unwrap();
     let offsets: Vec<u64> = fetched.messages.iter().map(|message| message.offset).collect();
     assert_eq!((fetched.start, offsets), (6, vec![6, 7, 8, 9]));
     assert_eq!((fetched.next, fetched.end), (10, 10));
+    let mut output = KafkaLog::open_for_output(&brokers, "file").unwrap();
+    assert_eq!(output.results_start(0).unwrap(), from);
+    assert_eq!(output.results(0, from, 1 << 20).unwrap(), rest);
 }
 
 /// An error names brokers that are down and the attempted operation.

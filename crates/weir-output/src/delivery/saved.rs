@@ -73,8 +73,9 @@ impl SavedStates {
 
     /// The sums of one output by the partitions of a fleet's log.
     pub fn of_partitions(name: &str, partitions: Vec<(OutputState, SavedAt)>) -> Self {
+        let saved = (!partitions.is_empty()).then(|| (name.to_owned(), partitions));
         SavedStates {
-            waiting: Mutex::new(BTreeMap::from([(name.to_owned(), partitions)])),
+            waiting: Mutex::new(saved.into_iter().collect()),
             ..SavedStates::default()
         }
     }

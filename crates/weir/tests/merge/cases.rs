@@ -109,6 +109,8 @@ fn case_21_generator_results_outputs_and_ledger_agree() {
     }
     let (ended, log) = merge.stop();
     assert!(ended.success(), "{log}");
+    // No output had sums before.
+    assert!(!log.contains("from zero"), "{log}");
 }
 
 #[test]
