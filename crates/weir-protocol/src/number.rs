@@ -187,7 +187,7 @@ fn parse_usual(text: &[u8], at: usize, end: usize) -> Option<f64> {
     scale(significand, exponent - decimals)
 }
 
-/// How far in front of its end an `e` is among these eight characters.
+/// The distance of an `e` among these eight characters from their end.
 #[inline(always)]
 fn find_exponent(word: u64) -> Option<usize> {
     // Zero where one of these letters is.
