@@ -81,8 +81,8 @@ func main() {
 		"for each operation, "+
 		"%d in a run, with a flush after every hundredth of them. The receiver is another process. With 100,000 "+
 		"metrics and more, aggregated, "+
-		"each occurs once in many flushes: datadog-go creates it again each time. Each name is used before, three times where there are "+
-		"100,000 and more. The last rows use each once between two flushes.\n\n", wireCalls)
+		"each occurs once in many flushes: datadog-go creates it again each time. Each name is used before, three "+
+		"times where there are 100,000 and more. The last rows use each once between two flushes.\n\n", wireCalls)
 	fixed := func(x benchmark) (a, b figures, ratio string) { return measureFixed(x, min(*rounds, 2)) }
 	table(both, "datadog-go", append(wireBenchmarks(), passBenchmarks()...), pattern, fixed)
 	others := func(x benchmark) (a, b figures, ratio string) { return measure(x, min(*rounds, 4), *duration/2) }
