@@ -167,24 +167,32 @@ fn parse_unusual(text: &[u8], at: usize, end: usize) -> Option<f64> {
 /// The magnitude of a number whose digits fit into 64 bits. `None` for any other text, and where the window begins before it.
 #[inline(always)]
 fn parse_usual(text: &[u8], at: usize, end: usize) -> Option<f64> {
-    let window = text.get(..end)?.last_chunk()?;
-    // A source sends integers or floats, so a processor predicts these branches.
-    if let Some(integer) = integer_before(window, end.wrapping_sub(at)) {
-        return Some(integer as f64);
-    }
-    let (behind_digits, exponent) = match find_exponent(word(window, 16)) {
-        None => (end, 0),
-        Some(before) => {
-            let mark = end - before;
-            let (exponent, behind) = read_exponent(text, mark + 1)?;
-            if behind != end {
-                return None;
-            }
-            (mark, exponent)
+    let window: &[u8; WINDOW] = text.get(..end)?.last_chunk()?;
+    if let Some(before) = find_exponent(word(window, 16)) {
+        let mark = end - before;
+        let (exponent, behind) = read_exponent(text, mark + 1)?;
+        if behind != end {
+            return None;
         }
-    };
-    let (significand, decimals) = decimal_before(text, at, behind_digits)?;
-    scale(significand, exponent - decimals)
+        let window = text.get(..mark)?.last_chunk()?;
+        let length = mark.wrapping_sub(at);
+        let (significand, decimals) = decimal_before(window, length, points(window, length)?)?;
+        return scale(significand, exponent - decimals);
+    }
+    let length = end.wrapping_sub(at);
+    let points = points(window, length)?;
+    // A source sends integers or floats, so a processor predicts this branch.
+    if points == 0 {
+        return integer_before(window, length).map(|integer| integer as f64);
+    }
+    let (significand, decimals) = decimal_before(window, length, points)?;
+    scale(significand, -decimals)
+}
+
+/// The places of points among the last characters of a window, one bit each. `None` for more than 20 characters.
+#[inline(always)]
+fn points(window: &[u8; WINDOW], length: usize) -> Option<u64> {
+    (length <= LENGTH_MAX).then(|| places(window, b'.') >> (WINDOW - length))
 }
 
 /// The distance of an `e` among these eight characters from their end.
@@ -197,10 +205,10 @@ fn find_exponent(word: u64) -> Option<usize> {
     (marks != 0).then(|| 8 - marks.trailing_zeros() as usize / 8)
 }
 
-/// The integer whose digits are the last characters of a window. `None` if one of them is no digit, and for more than 20 or 64 bits.
+/// The integer whose digits are the last characters of a window, at most 20. `None` if one of them is no digit, and for more than 64 bits.
 #[inline(always)]
 fn integer_before(window: &[u8; WINDOW], length: usize) -> Option<u64> {
-    let number = LAST.get(length).filter(|_| (1..=LENGTH_MAX).contains(&length))?;
+    let number = LAST.get(length).filter(|_| length > 0)?;
     let low = (word(window, 16) ^ ZEROS) & number.low;
     if non_digits(low) != 0 {
         return None;
@@ -220,18 +228,12 @@ fn joined(top: u64, middle: u64, low: u64) -> Option<u64> {
     upper.checked_mul(100_000_000)?.checked_add(join_word(low))
 }
 
-/// The digits that are all of `text[at..end]` as an integer, and how many of them are decimals. `None` for anything but digits with at most one
-/// point, for more than 20 characters or 64 bits, and where the window begins before the text.
+/// The digits that are the last characters of a window, at most 20, as an integer, and how many of them are decimals. `None` for anything but
+/// digits with at most one point, and for more than 64 bits.
 ///
 /// How many digits there are, and where the point is, differs from message to message, so no branch asks.
 #[inline(always)]
-fn decimal_before(text: &[u8], at: usize, end: usize) -> Option<(u64, i64)> {
-    let window: &[u8; WINDOW] = text.get(..end)?.last_chunk()?;
-    let length = end.wrapping_sub(at);
-    if length > LENGTH_MAX {
-        return None;
-    }
-    let points = places(window, b'.') >> (WINDOW - length);
+fn decimal_before(window: &[u8; WINDOW], length: usize, points: u64) -> Option<(u64, i64)> {
     let has_point = points != 0;
     // Up to the last point: if there is another, it is no digit. The lowest bit stands for none.
     let up_to_point = 63 - (points << 1 | 1).leading_zeros() as usize;
