@@ -436,7 +436,12 @@ impl Fleet {
         until("every output has what was sent", || {
             self.compare().map_err(|difference| {
                 let merges = self.merges.iter().flatten().map(Merge::fleet);
-                format!("{difference}; the merges: {:?}", merges.collect::<Vec<_>>())
+                let running = self.sources.iter().filter(|source| source.agent.is_some());
+                let agents: Vec<Value> = running.map(|source| source.status()["outputs"].take()).collect();
+                format!(
+                    "{difference}; outputs of agents: {agents:?}; merges: {:?}",
+                    merges.collect::<Vec<_>>()
+                )
             })
         });
     }
