@@ -25,4 +25,4 @@ pub use histogram::{HISTOGRAM_SAMPLES_MAX, Histogram, Ordered, Totals, Weights};
 pub use member_set::{MemberSet, SET_MEMBERS_MAX};
 pub use merge::Merger;
 pub use state::SketchParts;
-pub use timeline::IDLE_BUCKETS_MAX;
+pub use timeline::{BATCHES_BEHIND_MAX, IDLE_BUCKETS_MAX};

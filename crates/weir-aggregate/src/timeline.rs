@@ -7,6 +7,10 @@ use crate::flush::Bucket;
 /// Maximum zero buckets of one flush for idle counters after a forward step of the clock.
 pub const IDLE_BUCKETS_MAX: u32 = 60;
 
+/// Batches that a consumer may be behind, if it has room for their bytes: the zero buckets of a forward step, which come at once, displace
+/// no bucket with samples.
+pub const BATCHES_BEHIND_MAX: usize = 16 + IDLE_BUCKETS_MAX as usize;
+
 /// Seconds since the timeline's epoch, which lies a little before its start. Zero means never.
 pub(crate) type Seconds = u32;
 

@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use support::*;
-use weir_aggregate::Batch;
+use weir_aggregate::{Batch, IDLE_BUCKETS_MAX};
 use weir_output::delivery::{
     BoxFuture, Class, Clock, Counter, Delivery, Encode, Encoded, Endpoint, Items, Order, Outcome, Payload,
     Reason, Transport,
@@ -138,4 +138,19 @@ async fn a_stopped_output_leaves_the_rest_of_its_inbox() {
     }
     assert_eq!(dropped(&output, Reason::Shutdown), 2);
     assert!(begins.try_recv().is_err() && output.status().balances());
+}
+
+/// A step of the clock closes the bucket under way and, for idle counters, many more at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zero_buckets_of_a_step_displace_no_bucket() {
+    let (output, begins, go) = start(Clock::system());
+    let batch = batches("a:1|c\n").swap_remove(0);
+    output.submit(&batch);
+    begins.recv().unwrap();
+    // The zero buckets, and the next bucket with samples.
+    (0..=IDLE_BUCKETS_MAX).for_each(|_| output.submit(&batch));
+    assert_eq!(dropped(&output, Reason::InboxFull), 0);
+    (0..=IDLE_BUCKETS_MAX + 1).for_each(|_| go.send(()).unwrap());
+    output.shutdown(DEADLINE).await;
+    assert!(output.status().balances());
 }

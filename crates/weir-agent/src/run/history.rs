@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_aggregate::Batch;
+use weir_aggregate::{BATCHES_BEHIND_MAX, Batch};
 use weir_listener::Monotonic;
 
 use super::book_times::{BookTimes, Sample};
@@ -15,9 +15,6 @@ use crate::hand_over::{self, Channel};
 use weir_admin::history::{HistoryKind, Recent};
 use weir_status::series::own_series;
 use weir_system::process;
-
-/// Maximum batches that wait for the thread, which needs a few milliseconds for each. Their bytes are limited too.
-const INBOX_BATCHES: usize = 16;
 
 /// Time between two looks whether workers have reported.
 const LOOK: Duration = Duration::from_millis(250);
@@ -56,7 +53,7 @@ impl HistoryFeed {
 
 /// `bytes_max`: batches that wait take no more, or are one.
 pub fn feed(recent: &Arc<Recent>, bytes_max: u64) -> (HistoryFeed, HistoryInbox) {
-    let (inbox, batches) = std::sync::mpsc::sync_channel(INBOX_BATCHES);
+    let (inbox, batches) = std::sync::mpsc::sync_channel(BATCHES_BEHIND_MAX);
     let marks = Arc::new(BucketMarks::default());
     let feed = HistoryFeed {
         inbox,
@@ -197,4 +194,28 @@ fn unix_ns() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_admin::streams::Streams;
+    use weir_aggregate::{BatchSource, Bucket, IDLE_BUCKETS_MAX};
+
+    use super::*;
+
+    /// A step of the clock closes the bucket under way and, for idle counters, many more at once.
+    #[test]
+    fn zero_buckets_of_a_step_displace_no_bucket() {
+        let recent = Arc::new(Recent::new(1 << 20, Streams::default()));
+        let (feed, inbox) = feed(&recent, u64::MAX);
+        let bucket = Bucket {
+            start: 0,
+            timestamp: 0,
+            width: 1,
+        };
+        let batch = Arc::new(Batch::new(BatchSource::default(), bucket, "host".into()));
+        let buckets = 2 + IDLE_BUCKETS_MAX as usize;
+        (0..buckets).for_each(|_| feed.take(&batch));
+        assert_eq!(inbox.batches.try_iter().count(), buckets);
+    }
 }

@@ -6,14 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use weir_aggregate::Batch;
+use weir_aggregate::{BATCHES_BEHIND_MAX, Batch};
 
 use super::books::{self, Items, Reason};
 use super::room::MemoryLimits;
 use super::{Delivery, Stage, lock};
 
-/// Batches an output may be behind with encoding, if its part of memory has room for them.
-const INBOX_BATCHES: usize = 16;
 /// Time that a batch waits for an output that is behind before it is dropped.
 const SUBMIT_WAIT: Duration = Duration::from_secs(1);
 
@@ -30,7 +28,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     fn has_room(&self, bytes: u64, bytes_max: u64) -> bool {
-        self.bytes == 0 || self.waiting.len() < INBOX_BATCHES && self.bytes + bytes <= bytes_max
+        self.bytes == 0 || self.waiting.len() < BATCHES_BEHIND_MAX && self.bytes + bytes <= bytes_max
     }
 
     /// The next batch to encode; [`Inbox::encoded`] follows.
