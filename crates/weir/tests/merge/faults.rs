@@ -544,6 +544,8 @@ fn receivers_have_what_was_sent_while_the_clock_stepped() {
     // In the middle of a bucket.
     clock.set(3600);
     fleet.step(2, false);
+    // An owner that starts reads the step like silence and closes the bucket of the step at once; what comes later for it is late.
+    fleet.until_received();
     fleet.kill_merge(owner);
     fleet.step(3, true);
     // A record of the wrong hour that an agent has yet when the clock is right is in the future, and goes to quarantine. Only receivers tell
