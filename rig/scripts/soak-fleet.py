@@ -393,7 +393,11 @@ class Soak:
         """The agents end, so nobody waits for them; then everything has to reach every output."""
         time.sleep(2 * WIDTH)
         self.await_queues()
+        # What an agent says that it dropped is missing at the end, and no fault of the fleet.
         for agent in self.agents:
+            dropped = [output["points"]["dropped"] for output in agent.status()["outputs"] if output["points"].get("dropped")]
+            if dropped:
+                print(f"{agent.name} dropped: {dropped}", flush=True)
             agent.end(signal.SIGTERM)
         until = time.time() + 300
         quiet, held = 0, []
