@@ -337,7 +337,8 @@ def main():
     parser.add_argument("--own-timestamps", action="store_true")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
-    weir = os.environ.get("WEIR_BIN", os.path.join(ROOT, "target/release/weir"))
+    target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
+    weir = os.environ.get("WEIR_BIN") or os.path.join(target, "release/weir")
     with tempfile.TemporaryDirectory() as directory:
         sys.exit(1 if run(options, weir, directory) else 0)
 

@@ -9,6 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seconds=${SOAK_SECONDS:-120}
+release=${CARGO_TARGET_DIR:-target}/release
 cargo build --release --locked --bin weir --bin weir-bench
 directory=$(mktemp -d)
 agent=
@@ -18,7 +19,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-target/release/weir run --udp 0 --uds "$directory/dsd.sock" --admin 127.0.0.1:0 --memory 64MiB \
+"$release/weir" run --udp 0 --uds "$directory/dsd.sock" --admin 127.0.0.1:0 --memory 64MiB \
   --bucket-width 1s --counter-expiry 5s --context-expiry 5s --flush-summary=false 2>"$directory/log" &
 agent=$!
 deadline=$((SECONDS + 30))
@@ -33,7 +34,7 @@ rounds=6
 sizes=()
 for round in $(seq "$rounds"); do
   # Every message of this profile has a new context, so contexts are created and expire all the time.
-  target/release/weir-bench load run --profile unique-flood --seed "$round" --rate '20k msg/s' \
+  "$release/weir-bench" load run --profile unique-flood --seed "$round" --rate '20k msg/s' \
     --to "unixgram://$directory/dsd.sock" --duration "$((seconds / rounds))s" >/dev/null
   sizes+=("$(rss)")
   echo "round $round of $rounds: ${sizes[-1]} kB resident"

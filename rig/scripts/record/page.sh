@@ -6,4 +6,4 @@ cd "$(dirname "$0")/../../.."
 [ -n "${WEIR_BIN:-}" ] || make build
 make -C web node_modules/.package-lock.json
 cd web
-WEIR_BIN="${WEIR_BIN:-../target/release/weir}" node test/cost.mjs "${PAIRS:-12}" "${SECONDS_OF_WINDOW:-10}" "${WHAT:-page}" "${RATE:-200000}"
+WEIR_BIN="${WEIR_BIN:-${CARGO_TARGET_DIR:-../target}/release/weir}" node test/cost.mjs "${PAIRS:-12}" "${SECONDS_OF_WINDOW:-10}" "${WHAT:-page}" "${RATE:-200000}"
