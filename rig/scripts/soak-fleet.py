@@ -393,7 +393,7 @@ class Soak:
         """The agents end, so nobody waits for them; then everything has to reach every output."""
         time.sleep(2 * WIDTH)
         self.await_queues()
-        # What an agent says that it dropped is missing at the end, and no fault of the fleet.
+        # Points that an agent says it dropped are missing at the end, and no fault of the fleet.
         for agent in self.agents:
             dropped = [output["points"]["dropped"] for output in agent.status()["outputs"] if output["points"].get("dropped")]
             if dropped:
