@@ -266,10 +266,7 @@ fn banner(config: &Config, address: std::net::SocketAddr) -> String {
 /// Reports to the service manager while the merge runs.
 async fn report(notify: Arc<Notify>, view: Arc<View>) {
     let is_ready = || view.readiness().is_ok();
-    let is_alive = || {
-        let since_turn = unix_ms() - view.shared.turned_at.load(Ordering::Relaxed);
-        since_turn < TURN_MAX.as_millis() as i64
-    };
+    let is_alive = || view.shared.has_turned_within(TURN_MAX);
     reporting::report(notify, is_ready, is_alive, || line(&view)).await;
 }
 

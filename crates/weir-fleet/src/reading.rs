@@ -1,16 +1,15 @@
 //! The thread that reads the log, merges and commits.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use weir_merge::{Owner, OwnerTurn, Settings};
 
+use super::FleetLog;
 use super::follower;
 use super::report::{self, Totals};
 use super::shared::Shared;
-use super::{FleetLog, unix_ms};
 use weir_system::failure::Failure;
 
 /// Wait after a read without records.
@@ -80,7 +79,7 @@ impl Reading {
     /// Returns the wait before the next turn.
     fn turn(&mut self) -> Result<Duration, Failure> {
         let turned = self.owner.turn();
-        self.shared.turned_at.store(unix_ms(), Ordering::Relaxed);
+        self.shared.turned();
         let pause = match turned {
             Ok(turn) => self.after(turn),
             Err(error) => {

@@ -26,8 +26,6 @@ pub struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     stopping: AtomicBool,
-    /// Unix milliseconds of the owner's last turn.
-    pub turned_at: AtomicI64,
     /// Asks the owner for a report.
     asked: AtomicBool,
     log_errors: AtomicU64,
@@ -38,6 +36,8 @@ struct State {
     commits: u64,
     report: FleetStatus,
     has_begun: bool,
+    /// The owner's last turn.
+    turned: Option<Instant>,
     error: Option<String>,
     error_logged: Option<(Instant, String)>,
     /// By file.
@@ -123,6 +123,16 @@ impl Shared {
 
     pub fn failure(&self) -> Option<Failure> {
         lock(&self.state).failure.take()
+    }
+
+    /// Records the end of a turn of the owner.
+    pub fn turned(&self) {
+        lock(&self.state).turned = Some(Instant::now());
+    }
+
+    /// Whether the owner has had a turn within so long, whatever the wall clock did meanwhile.
+    pub fn has_turned_within(&self, time: Duration) -> bool {
+        lock(&self.state).turned.is_some_and(|at| at.elapsed() < time)
     }
 
     /// Records that the log can be read and written.

@@ -196,9 +196,11 @@ impl Usage {
         let mut state = self.lock();
         let state = &mut *state;
         let mut lines = Vec::new();
+        // After the clock was set back, what is ahead of it would stop both until its time comes again.
+        state.history.retain(|past| past.at <= now);
         state
             .mentioned
-            .retain(|_, at| now.saturating_sub(*at) < MENTION_SECONDS);
+            .retain(|_, at| *at <= now && now - *at < MENTION_SECONDS);
         for limited in &summary.limited {
             if state.mentioned.len() >= MENTIONS_MAX || state.mentioned.contains_key(&limited.name) {
                 continue;
@@ -466,6 +468,33 @@ mod tests {
         assert_eq!((report.tag_keys[0].values, report.tag_keys[0].growth), (5, 2));
         assert!(usage.heap_bytes() > 0);
         assert!(usage.lock().history.len() <= 14);
+    }
+
+    #[test]
+    fn growth_and_mentions_go_on_after_the_clock_was_set_back() {
+        let usage = usage(None);
+        let take = |contexts, at| {
+            let limited = vec![LimitedMetric {
+                name: "a".into(),
+                reason: LimitReason::Metric,
+                samples: 1,
+                tag_key: None,
+                origin: Box::default(),
+            }];
+            let summary = UsageSummary {
+                limited,
+                ..summary(&[("a", contexts, 0)], &[])
+            };
+            usage.take(0, summary, at).len()
+        };
+        assert_eq!((take(1, 10_000), take(2, 10_010)), (1, 0));
+        // An hour back.
+        assert_eq!((take(3, 6_400), take(5, 6_410)), (1, 0));
+        let report = usage.report(1).unwrap();
+        assert_eq!(
+            (report.growth_seconds, report.metrics_by_contexts[0].growth),
+            (10, 2)
+        );
     }
 
     #[test]
