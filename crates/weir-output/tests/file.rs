@@ -342,12 +342,16 @@ fn child() {
             status.balances() && status.endpoints[0].dropped[&Reason::QueueFull].points > 0,
             "{status:#?}"
         );
+        // Some of its part is left, and not enough for the next payload.
+        assert!(output.queued_bytes() < output.queue_limit());
+        assert_eq!(output.queue_fullness(), 1.0);
         std::fs::remove_file(&ballast).unwrap();
         let status = wait(&output, "there is room again", |status| {
             status.healthy && status.endpoints[0].pending.total().is_zero()
         })
         .await;
         assert!(status.balances(), "{status:#?}");
+        assert_eq!(output.queue_fullness(), 0.0);
         let endpoint = &status.endpoints[0];
         let written = values(&lines(&path));
         assert_eq!(written.len() as u64, endpoint.delivered.points);

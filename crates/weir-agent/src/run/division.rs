@@ -86,7 +86,7 @@ impl Outputs {
     pub fn fullest(&self) -> [(Share, f64); 2] {
         let list = self.list();
         let queues = list.iter().filter_map(Running::delivery);
-        let queues = queues.map(|delivery| fraction(delivery.queued_bytes(), delivery.queue_limit()));
+        let queues = queues.map(|delivery| delivery.queue_fullness());
         let sums = list.iter().filter_map(|running| Sums::of(&running.output));
         let sums = sums.map(|sums| sums.fullness());
         [

@@ -137,6 +137,7 @@ mod tests {
         let limits = MemoryLimits {
             queued: 0.into(),
             coming: 0.into(),
+            is_full: false.into(),
             ask: OnceLock::new(),
             state: 0.into(),
             inbox: 0.into(),

@@ -581,6 +581,11 @@ impl Shared {
         queues
             .iter_mut()
             .for_each(|queue| queue.set_memory_max(memory_max));
+        let displaced = |queues: &[MutexGuard<'_, Queue>]| {
+            let of = |queue: &MutexGuard<'_, Queue>| queue.dropped().get(&Reason::QueueFull).copied();
+            queues.iter().map(of).collect::<Vec<_>>()
+        };
+        let (displaced_before, has_payloads) = (displaced(&queues), !encoded.payloads.is_empty());
         for draft in encoded.payloads {
             let payload = Payload {
                 id: 0,
@@ -593,6 +598,10 @@ impl Shared {
             queues
                 .iter_mut()
                 .for_each(|queue| queue.push(payload.clone(), before));
+        }
+        if has_payloads {
+            let is_full = displaced(&queues) != displaced_before;
+            self.limits.is_full.store(is_full, Ordering::Relaxed);
         }
         if sync {
             queues

@@ -1,7 +1,7 @@
 //! An output's part of the memory for waiting payloads: the bytes that it holds, the bytes that it needs, and its limit.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::{Delivery, OutputEnvironment, Shared, lock};
@@ -12,6 +12,8 @@ pub(super) struct MemoryLimits {
     pub(super) queued: AtomicU64,
     /// Bodies that are about to be queued.
     pub(super) coming: AtomicU64,
+    /// The last payloads displaced others.
+    pub(super) is_full: AtomicBool,
     /// Asks for a larger `queued`.
     pub(super) ask: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// The encoder's state.
@@ -30,6 +32,7 @@ impl MemoryLimits {
         MemoryLimits {
             queued: environment.memory_bytes_max.into(),
             coming: 0.into(),
+            is_full: false.into(),
             ask: OnceLock::new(),
             state: environment.state_bytes_max.into(),
             inbox: u64::MAX.into(),
@@ -63,6 +66,17 @@ impl Delivery {
 
     pub fn queue_limit(&self) -> u64 {
         self.shared.limits.queued.load(Ordering::Relaxed)
+    }
+
+    /// The used fraction of the part for waiting payloads. It is full if the last payloads displaced others, whatever is left: a payload
+    /// needs its room as a whole.
+    pub fn queue_fullness(&self) -> f64 {
+        let (held, limit) = (self.queued_bytes(), self.queue_limit());
+        match self.shared.limits.is_full.load(Ordering::Relaxed) {
+            true if held > 0 => 1.0,
+            _ if limit == 0 => 0.0,
+            _ => held as f64 / limit as f64,
+        }
     }
 
     /// The least that [`Delivery::limit_queues`] can be set to without a loss.
