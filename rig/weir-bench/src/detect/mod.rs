@@ -30,6 +30,7 @@ mod running;
 mod smp;
 mod targets;
 mod telemetry;
+mod valgrind;
 mod values;
 mod waits;
 

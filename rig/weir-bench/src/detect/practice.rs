@@ -38,6 +38,9 @@ pub struct TargetArgs {
     /// Percent to spend in addition; PRACTICE_SLOWDOWN overrides it.
     #[arg(long, default_value_t = 0.0)]
     slowdown: f64,
+    /// Execute so many rounds of a loop per message in place of spending a CPU time: a known number of instructions.
+    #[arg(long, conflicts_with = "cost")]
+    rounds: Option<u64>,
     /// Bytes to keep for the whole life; PRACTICE_RETAIN overrides it.
     #[arg(long, default_value_t = 8 << 20)]
     retain: usize,
@@ -143,12 +146,17 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
     let mut buffer = vec![0; 65_536];
     let (mut seen, mut counted) = (0_u64, 0_u64);
     let mut reported = Instant::now();
-    let cost = KnownCost::new(a.cost, variable("PRACTICE_SLOWDOWN", a.slowdown));
+    let slow_down = variable("PRACTICE_SLOWDOWN", a.slowdown);
+    let cost = KnownCost::new(a.cost, slow_down);
+    let rounds = a
+        .rounds
+        .map(|rounds| (rounds as f64 * (1.0 + slow_down / 100.0)) as u64);
     loop {
         match socket.receive(&mut buffer) {
             Ok(n) => {
                 for _ in buffer[..n].split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
                     seen += 1;
+                    spend(rounds.unwrap_or(0));
                     if a.crash_after.is_some_and(|n| seen >= n) {
                         eprintln!("practice: ending after {seen} messages as requested");
                         return Ok(9);
@@ -157,7 +165,9 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
                         counted += 1;
                     }
                 }
-                cost.spend_for(seen);
+                if rounds.is_none() {
+                    cost.spend_for(seen);
+                }
             }
             // A stop was requested, and nothing is waiting.
             Err(_) if signal::interrupted() => break,
@@ -174,7 +184,10 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
         writeln!(s, "{counted}")?;
     }
     black_box(kept);
-    cost.check(seen).map(|()| 0)
+    match rounds {
+        Some(_) => Ok(0),
+        None => cost.check(seen).map(|()| 0),
+    }
 }
 
 /// A CPU time per message that is the same in every run: the target fills up what it used itself, receiving and waking up included.

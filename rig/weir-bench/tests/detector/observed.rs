@@ -2,6 +2,7 @@
 
 use super::support::{Library, output};
 use std::fs;
+use std::process::Command;
 
 /// Counts what it gets, says so over HTTP, and prints the time of each such request.
 const ASKED: &str = r#"
@@ -107,5 +108,62 @@ fn instructions_are_a_goal_or_their_absence_has_a_reason() {
             .iter()
             .any(|why| text.contains(why)),
         "{text}"
+    );
+}
+
+/// Valgrind counts the same whatever else the machine does, so two pairs and a small change are enough.
+#[test]
+fn valgrind_finds_a_known_change_where_no_counter_is() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("skipped: valgrind is not installed");
+        return;
+    }
+    let counted = |slowdown: &str| {
+        let library = Library::new(&format!(
+            r#"
+goal: instructions_per_message
+target:
+  command: ["{{bench}}", practice, target, --listen, "unixgram://{{work}}/p.sock", --forward, "{{sink.0}}", --rounds, "1000"]
+  ready: {{timeout: 60s, all_of: [{{unix_socket: "{{work}}/p.sock"}}]}}
+load:
+  - command: ["{{bench}}", practice, load, --to, "unixgram://{{work}}/p.sock", --rate, "500", --duration-ms, "{{duration_ms}}",
+      --seed, "{{seed}}", --manifest, "{{manifest}}", --capture, "{{capture}}"]
+measure: {{instructions: valgrind}}
+arms_override: {{comparison: {{target.env: {{PRACTICE_SLOWDOWN: '{slowdown}'}}}}}}
+"#
+        ));
+        let (code, text) = output(library.compare(&[]));
+        library.assert_clean();
+        let report = library.report();
+        let rows = report["dimensions"].as_array().unwrap();
+        let goals: Vec<&str> = rows.iter().filter_map(|row| row["goal"].as_str()).collect();
+        assert!(
+            !goals.contains(&"cpu_per_message") && !goals.contains(&"rss"),
+            "{goals:?}"
+        );
+        let bound = |name: &str| report["rows"][0]["change"][name].as_f64().unwrap_or(f64::NAN);
+        (code, bound("low"), bound("high"), text)
+    };
+    // Side by side: each disturbs the other, which its count must not show.
+    let (slower, same) = std::thread::scope(|scope| {
+        let same = scope.spawn(|| counted("0"));
+        (counted("10"), same.join().unwrap())
+    });
+    for ((code, low, high, text), expected, range) in [(slower, 1, 9.5..10.2), (same, 0, -0.5..0.5)] {
+        assert_eq!(code, expected, "{text}");
+        assert!(
+            range.contains(&low) && range.contains(&high),
+            "{low} to {high} %: {text}"
+        );
+    }
+}
+
+#[test]
+fn valgrind_is_refused_where_its_count_is_not_the_goal() {
+    let library = Library::new("measure: {instructions: valgrind}\n");
+    let (code, text) = output(library.compare(&["--plan"]));
+    assert!(
+        code == 2 && text.contains("measure.instructions") && text.contains("instructions_per_message"),
+        "{code}: {text}"
     );
 }

@@ -2,7 +2,7 @@
 
 use super::out;
 use crate::detect::run::{self, DetectError};
-use crate::detect::{history, procfs};
+use crate::detect::{history, procfs, valgrind};
 use std::path::{Path, PathBuf};
 use weir_rig_base::counter::Counter;
 use weir_rig_base::{clock, process};
@@ -78,7 +78,10 @@ fn print_host(clock: bool) {
     let counted = Counter::check();
     let detail = match &counted {
         Ok(()) => "counted in user space: goal instructions_per_message".to_owned(),
-        Err(why) => why.to_string(),
+        Err(why) => match valgrind::check() {
+            Ok(()) => format!("{why}; valgrind counts them: --set measure.instructions=valgrind"),
+            Err(missing) => format!("{why}; valgrind could count them: {missing}"),
+        },
     };
     print_check(counted.is_ok(), "instructions", detail);
     let pressure = procfs::pressure_ns().is_some();

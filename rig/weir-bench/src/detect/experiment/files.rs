@@ -84,6 +84,7 @@ layer!(MeasureLayer at "measure" {
     smaps_period: Slot<String>,
     drain: Slot<String>,
     together: Slot<String>,
+    instructions: Slot<String>,
 });
 layer!(CheckLayer at "checks" {
     name: Slot<String>,
@@ -273,6 +274,10 @@ impl Layer {
         let load = self.load.read("load", |load, path| load.load(path, &target))?;
         let measure = self.measure.measure()?;
         let valid = self.valid.valid()?;
+        if measure.instructions == CountedBy::Valgrind && goal != Goal::InstructionsPerMessage {
+            let what = "valgrind counts for `goal: instructions_per_message`, and no other";
+            return Err(self.measure.instructions.invalid("measure.instructions", what));
+        }
         let together = match measure.together {
             Some(true) if !goal.allows_concurrent_arms() => {
                 let what = format!(
@@ -478,6 +483,11 @@ impl SinkLayer {
     }
 }
 
+const COUNTED_BY: [(&str, CountedBy); 2] = [
+    ("counters", CountedBy::Counters),
+    ("valgrind", CountedBy::Valgrind),
+];
+
 impl MeasureLayer {
     fn measure(&self) -> Result<Measure> {
         let time = |slot: &Slot<String>, path: &str, usual: u64| {
@@ -498,6 +508,10 @@ impl MeasureLayer {
             smaps_period: time(&self.smaps_period, "measure.smaps_period", 5)?,
             together: self.together.read("measure.together", word(&together))?.flatten(),
             drain: self.drain.read("measure.drain", duration)?,
+            instructions: self
+                .instructions
+                .read("measure.instructions", word(&COUNTED_BY))?
+                .unwrap_or(CountedBy::Counters),
         };
         if measure.replicates_max < replicates {
             return Err(self

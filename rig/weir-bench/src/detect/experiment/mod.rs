@@ -206,6 +206,16 @@ pub struct Measure {
     pub together: Option<bool>,
     /// `None`: two flush intervals and two seconds, or less for a target that flushes when stopped.
     pub drain: Option<Duration>,
+    pub instructions: CountedBy,
+}
+
+/// The counter of a target's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountedBy {
+    /// The processor.
+    Counters,
+    /// The target runs inside valgrind, and no other goal means anything.
+    Valgrind,
 }
 
 #[derive(Debug, Clone, PartialEq)]

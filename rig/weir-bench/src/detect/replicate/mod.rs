@@ -8,7 +8,7 @@ mod sinks;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::capture::{self, Event, Header};
-use super::experiment::{Experiment, Sink};
+use super::experiment::{CountedBy, Experiment, Sink};
 use super::goal::Goal;
 use super::layer::ConfigError;
 use super::observe::{Observation, Observer, Plan};
@@ -16,7 +16,7 @@ use super::process::{Cgroup, POLL, Process, Start};
 use super::rig::{self, Phases};
 use super::running::Subject;
 use super::values::{self, Measured, Rules};
-use super::{procfs, report};
+use super::{procfs, report, valgrind};
 use names::Names;
 use sinks::Sinks;
 use std::collections::BTreeMap;
@@ -30,6 +30,10 @@ use weir_rig_base::{clock, signal};
 
 /// Longest wait after the load for the target to take what waits in its sockets.
 const TAKEN_WAIT: Duration = Duration::from_secs(20);
+
+/// A target is idle if it uses less than a quarter of a core in each of so many looks of this length.
+const QUIET_LOOKS: usize = 3;
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Takes extra records while the load runs; returns notes.
 pub type Profiler<'a> = &'a (dyn Fn(&Profiled) -> Vec<String> + Sync);
@@ -204,11 +208,14 @@ fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Obse
     sinks.remember(&mut target)?;
     trial.count_instructions(&target, &observer)?;
     let mut seen = trial.lifetime_cpu(&target);
+    seen.extend(trial.counted_by_valgrind(&mut target)?);
     trial.wait_at_barrier(1);
     observer.read_now();
     let phases = trial.load(&mut target, &observer)?;
     trial.events.add("load-ended", "")?;
     trial.wait_until_taken(&mut target)?;
+    trial.wait_until_idle(&mut target)?;
+    seen.extend(trial.counted_by_valgrind(&mut target)?);
     observer.read_now();
     trial.wait_at_barrier(2);
     trial.drain(&mut target)?;
@@ -270,15 +277,41 @@ impl ReplicateRun<'_> {
         }
         // Its length shifts the stack of the target; see the plan.
         env.insert("WEIR_BENCH_PADDING".to_owned(), "x".repeat(self.r.padding));
-        let argv = self.names.fill_all(&target.command)?;
+        let mut argv = self.names.fill_all(&target.command)?;
+        if self.is_in_valgrind() {
+            argv = valgrind::command(argv, self.work);
+        }
         self.events.add("exec", &argv.join(" "))?;
         let cpus = target.cpus.as_deref();
         self.start("target", &argv, &env, cpus, cgroup)
             .map(Subject::Started)
     }
 
-    /// Counts the target's instructions from now on, if the machine can.
+    fn is_in_valgrind(&self) -> bool {
+        self.r.experiment.measure.instructions == CountedBy::Valgrind
+    }
+
+    /// Instructions of the target until now, if it runs inside valgrind.
+    fn counted_by_valgrind(&self, target: &mut Subject) -> Result<Option<Observation>, Problem> {
+        if !self.is_in_valgrind() {
+            return Ok(None);
+        }
+        watch_target(target)?;
+        let v = valgrind::count(&target.group().living(), self.work).map_err(invalid)?;
+        Ok(Some(Observation {
+            t: self.now(),
+            src: "target",
+            name: values::VALGRIND_INSTRUCTIONS.to_owned(),
+            counter: true,
+            v,
+        }))
+    }
+
+    /// Lets the processor count the target's instructions from now on, if the machine can.
     fn count_instructions(&mut self, target: &Subject, observer: &Observer) -> Result<(), Problem> {
+        if self.is_in_valgrind() {
+            return Ok(());
+        }
         match Counter::instructions(&target.group().living()) {
             Ok(counter) => observer.count(counter),
             Err(why) if self.r.experiment.goal == Goal::InstructionsPerMessage => return Err(invalid(why)),
@@ -374,6 +407,32 @@ impl ReplicateRun<'_> {
             watch_target(target)?;
             thread::sleep(POLL);
         }
+    }
+
+    /// Inside valgrind the target is slow, so what waits inside it or in a Unix socket is much of its work: waits until it is idle.
+    fn wait_until_idle(&self, target: &mut Subject) -> Result<(), Problem> {
+        let deadline = Instant::now() + TAKEN_WAIT;
+        let mut quiet = 0;
+        while self.is_in_valgrind() && quiet < QUIET_LOOKS {
+            let before = target.cpu_ns();
+            watch_for(target, LOOK)?;
+            let used = target
+                .cpu_ns()
+                .zip(before)
+                .map_or(0, |(now, before)| now - before);
+            quiet = if used < LOOK.as_nanos() as u64 / 4 {
+                quiet + 1
+            } else {
+                0
+            };
+            if Instant::now() > deadline {
+                let time = report::show_duration(TAKEN_WAIT);
+                return Err(invalid(format!(
+                    "the target was not idle {time} after the load: inside valgrind it is too fast for this target"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the last aggregated data has reached the sink.

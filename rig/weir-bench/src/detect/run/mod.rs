@@ -9,13 +9,14 @@ mod runner;
 pub use prepare::{Prepared, prepare};
 pub use rig::Rig;
 
+use super::experiment::CountedBy;
 use super::goal::Goal;
 use super::layer::ConfigError;
 use super::library::Library;
 use super::record::{self, ArmInfo, CalibrationNote, RUN_VERSION, RunInfo};
 use super::replicate::Abort;
 use super::targets::{ArmProgram, USUAL_TARGET};
-use super::{analysis, procfs};
+use super::{analysis, procfs, valgrind};
 use crate::common;
 use attempts::PairTally;
 use runner::Runner;
@@ -270,14 +271,23 @@ fn hint_at_own_commands(prepared: &[Prepared], like: &str, specs: &[String; 2]) 
 
 /// Refuses a goal that this machine cannot measure.
 fn check_counters(prepared: &[Prepared]) -> Result<(), DetectError> {
-    let counts = |p: &&Prepared| p.info.goal == Goal::InstructionsPerMessage;
-    let Some(p) = runnable(prepared).find(counts) else {
-        return Ok(());
-    };
-    Counter::check().map_err(|why| {
-        let what = format!("{}: {why}; --set goal=cpu_per_message measures CPU time", p.name);
-        DetectError::Environment(what)
-    })
+    for p in runnable(prepared).filter(|p| p.info.goal == Goal::InstructionsPerMessage) {
+        let by = p.arms[0].measure.instructions;
+        let refused = match by {
+            CountedBy::Valgrind if p.arms.iter().any(|arm| arm.target.running.is_some()) => {
+                Err("a program that runs already is not inside valgrind".to_owned())
+            }
+            CountedBy::Valgrind => valgrind::check(),
+            CountedBy::Counters => Counter::check().map_err(|why| {
+                format!(
+                    "{why}; --set measure.instructions=valgrind counts without them, \
+                     --set goal=cpu_per_message measures CPU time"
+                )
+            }),
+        };
+        refused.map_err(|why| DetectError::Environment(format!("{}: {why}", p.name)))?;
+    }
+    Ok(())
 }
 
 /// Changes the seed of a run into that of its confirmation.

@@ -1,7 +1,7 @@
 //! Loading, resolving and checking before a run.
 
 use super::{DetectError, Options};
-use crate::detect::experiment::{Experiment, Load, Sink};
+use crate::detect::experiment::{CountedBy, Experiment, Load, Sink};
 use crate::detect::goal::Goal;
 use crate::detect::layer::{Layered, List};
 use crate::detect::library::{self, Case, Library};
@@ -273,14 +273,19 @@ fn rules(e: &Experiment, o: &Options) -> Rules {
         Load::Profile { to, .. } => Some(to.as_str()),
         Load::Command { command, .. } => command.iter().find(|a| a.contains("udp://")).map(String::as_str),
     });
+    // Other programs do not change how many instructions valgrind counts.
+    let any = match e.measure.instructions {
+        CountedBy::Valgrind => f64::MAX,
+        CountedBy::Counters => 0.0,
+    };
     let usual_steal = if e.together { STEAL_TOGETHER } else { STEAL };
     Rules {
         min_target_share: e.valid.min_target_share,
         generator_headroom: e.valid.generator_headroom,
         overload: e.valid.overload,
         idle: e.valid.idle,
-        max_steal: e.valid.max_steal.unwrap_or(usual_steal),
-        max_foreign_cpu: e.valid.max_foreign_cpu,
+        max_steal: e.valid.max_steal.unwrap_or(usual_steal).max(any),
+        max_foreign_cpu: e.valid.max_foreign_cpu.max(any),
         busy_accepted: o.wanted.accept_busy,
         udp: to.is_some_and(|t| t.contains("udp://")),
         all_out: e.load.iter().any(Load::all_out),

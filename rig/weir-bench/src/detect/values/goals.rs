@@ -1,7 +1,7 @@
 //! One number per goal.
 
 use super::Span;
-use super::{Measured, Run};
+use super::{Measured, Run, VALGRIND_INSTRUCTIONS};
 use crate::detect::capture::{Phase, Point};
 use crate::detect::goal::Goal;
 use weir_regress::describe;
@@ -108,7 +108,10 @@ impl Run<'_> {
             (Goal::CpuPerMessage, cpu.zip(rate_delivered).map(|(c, m)| c / m)),
             (
                 Goal::InstructionsPerMessage,
-                rate("instructions").zip(rate_delivered).map(|(i, m)| i / m),
+                match self.counted_by_valgrind() {
+                    Some(counted) => Some(counted / (self.sent.messages * share.unwrap_or(1.0))),
+                    None => rate("instructions").zip(rate_delivered).map(|(i, m)| i / m),
+                },
             ),
             (Goal::LifeCpuPerMessage, self.life_cpu_per_message(delivered)),
             (
@@ -116,6 +119,14 @@ impl Run<'_> {
                 rate_delivered.map(|m| 1000.0 * switches / m),
             ),
         ]
+    }
+
+    /// Instructions from before the load until the target was idle after it, if valgrind counted them.
+    pub fn counted_by_valgrind(&self) -> Option<f64> {
+        match self.capture.series("target", VALGRIND_INSTRUCTIONS) {
+            [before, after] => Some(after.v - before.v),
+            _ => None,
+        }
     }
 
     /// By the target's own counter, which is read before and after the load.

@@ -30,7 +30,10 @@ impl Run<'_> {
 
     /// Whether more waited at an end of the window than is negligible.
     pub fn is_behind(&self) -> bool {
-        let Some((first, last)) = self.capture.ends("target", "cpu_ns").filter(|_| !self.rules.idle) else {
+        // Valgrind is read when nothing waits.
+        let is_of_window = !self.rules.idle && self.counted_by_valgrind().is_none();
+        let ends = self.capture.ends("target", "cpu_ns");
+        let Some((first, last)) = ends.filter(|_| is_of_window) else {
             return false;
         };
         let sent = self
@@ -58,6 +61,11 @@ impl Run<'_> {
     }
 
     pub fn notes(&self) -> Vec<String> {
+        if self.counted_by_valgrind().is_some() {
+            let what =
+                "valgrind counted the instructions, from before the load until the target was idle after it";
+            return vec![what.to_owned()];
+        }
         let mut notes = Vec::new();
         if self.span == Span::Load {
             notes.push(
