@@ -123,7 +123,7 @@ fn valgrind_finds_a_known_change_where_no_counter_is() {
             r#"
 goal: instructions_per_message
 target:
-  command: ["{{bench}}", practice, target, --listen, "unixgram://{{work}}/p.sock", --forward, "{{sink.0}}", --rounds, "1000"]
+  command: ["{{bench}}", practice, target, --listen, "unixgram://{{work}}/p.sock", --forward, "{{sink.0}}", --rounds, "1000", --retain, "0"]
   ready: {{timeout: 60s, all_of: [{{unix_socket: "{{work}}/p.sock"}}]}}
 load:
   - command: ["{{bench}}", practice, load, --to, "unixgram://{{work}}/p.sock", --rate, "500", --duration-ms, "{{duration_ms}}",
