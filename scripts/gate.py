@@ -105,7 +105,9 @@ def parts(which):
             },
             {"stress": {"command": ["scripts/stress.sh"], "shown": True}},
         ]
-    build = {"build": nextest("--no-run", shown=True)}
+    # The pool's broker is no part of any test program, so cargo does not build it with the tests.
+    both = '"$0" build "$@" --bin weir-broker && exec "$0" nextest run "$@" --no-run'
+    build = {"build": script("bash", "-ec", both, CARGO, *SELECTION) | {"shown": True}}
     if which == "quick":
         return [build, {"rust": nextest("-E", QUICK, shown=True)}]
     packages = script("bash", "-ec", 'packaging/test/units.sh; packaging/test/chart.sh; packaging/test/packed.sh "$WEIR_BIN"')
