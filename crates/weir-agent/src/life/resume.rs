@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weir_ingest::{CheckpointLink, KnownClient, SavedBucket};
 use weir_output::delivery::{OutputState, SavedStates};
-use weir_state::{AgentId, SERIES_BYTES, Table};
+use weir_state::{AgentId, SERIES_BYTES};
 
 use super::fixes::{self, Rule};
 use crate::state::checkpoints::{self, CheckpointProgress, CheckpointWriter};
@@ -274,7 +274,8 @@ impl Resumed {
             );
             self.status.killed.samples_lost += lost;
             meta.bucket = None;
-            content.table = Table::default();
+            meta.samples_of = BTreeMap::new();
+            content.tables = BTreeMap::new();
             content.encoded = Encoded::default();
             content.timestamped = Vec::new();
         }
@@ -325,7 +326,8 @@ impl Resumed {
             workers,
             started_ms: now,
         };
-        let made = Tally::new(directory.shared_disk(), head, meta.map_or(0, |meta| meta.samples));
+        let continued = self.content.as_ref().map(|content| content.samples_of(workers));
+        let made = Tally::new(directory.shared_disk(), head, &continued.unwrap_or_default());
         self.tally = made.inspect_err(cannot_save).ok().map(Arc::new);
         self.tally.clone()
     }
@@ -572,13 +574,17 @@ impl StateSaver {
             bucket: newest.map(Into::into),
             older: older.collect(),
             samples: workers.iter().map(|worker| worker.samples).sum(),
+            samples_of: workers
+                .iter()
+                .map(|worker| (worker.worker, worker.samples))
+                .collect(),
             histogram_points: self.histogram_points.clone(),
             drops: workers
                 .iter()
                 .flat_map(|worker| worker.drops.iter().copied())
                 .collect(),
             workers: workers.len(),
-            summed: BTreeMap::new(),
+            ..Meta::default()
         }
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use weir_aggregate::Bucket;
 use weir_ingest::{KnownClient, Pieces, SavedBucket, worker_of};
 use weir_output::delivery::{OutputState, SavedQueue};
-use weir_state::{AgentId, Bounds, Facts, Header, Record, StreamReader, Table};
+use weir_state::{AgentId, Bounds, Facts, Header, StreamReader, Table};
 
 use super::disk::Source;
 use weir_status::status::Status;
@@ -27,8 +27,8 @@ pub struct Content {
     pub meta: Meta,
     /// The bucket of each worker.
     pub encoded: Encoded,
-    /// Or, after a kill, the bucket of all workers; and series that are in no piece.
-    pub table: Table,
+    /// The same after a kill or once it is decoded, by worker. A file without [`Meta::records_of`] has all in the first.
+    pub tables: BTreeMap<u16, Table>,
     /// Points with their own timestamp that leave with the bucket, as [`weir_ingest::timestamped_pieces`] has them.
     pub timestamped: Vec<Vec<u8>>,
     pub outputs: BTreeMap<String, OutputState>,
@@ -58,15 +58,33 @@ pub struct Meta {
     /// The last drop counter of each UDP socket, by its number in the kernel's tables.
     #[serde(default)]
     pub drops: Vec<(u64, u32)>,
-    /// Whose buckets are there in pieces.
+    /// Whose buckets are there, each for itself.
     #[serde(default)]
     pub workers: usize,
+    /// Of `samples`, those in the bucket of each worker: workers end it at different times.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub samples_of: BTreeMap<u16, u64>,
+    /// The number of records of each worker, in this order.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub records_of: BTreeMap<u16, usize>,
     /// The start of a worker's open bucket, if it is an older one than `bucket`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub older: BTreeMap<u16, i64>,
     /// In the sums of a running process: by output, the samples of its ended buckets that are in them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub summed: BTreeMap<String, u64>,
+}
+
+impl Meta {
+    /// The worker of the record with this number.
+    pub fn worker_of_record(&self, number: usize) -> u16 {
+        let mut end = 0;
+        let found = self.records_of.iter().find(|(_, records)| {
+            end += **records;
+            number < end
+        });
+        found.map_or(0, |(worker, _)| *worker)
+    }
 }
 
 /// Series as [`weir_state::StreamWriter`] writes them. They are in a file, and read piece by piece.
@@ -163,7 +181,7 @@ impl Content {
     pub fn empty(meta: Meta) -> Content {
         Content {
             meta,
-            table: Table::new(Bounds::NONE),
+            tables: BTreeMap::new(),
             encoded: Encoded::default(),
             timestamped: Vec::new(),
             outputs: BTreeMap::new(),
@@ -173,26 +191,59 @@ impl Content {
         }
     }
 
+    /// Whether each of `workers` continues what one worker had.
+    fn has_workers(&self, workers: usize) -> bool {
+        self.meta.workers == workers
+    }
+
+    /// The samples that each of `workers` continues. Where nothing says whose they are, the first one has all of them.
+    pub fn samples_of(&self, workers: usize) -> Vec<u64> {
+        let of = &self.meta.samples_of;
+        let mut each = vec![0; workers];
+        if self.has_workers(workers) && of.values().sum::<u64>() == self.meta.samples {
+            for (each, worker) in each.iter_mut().zip(0..) {
+                *each = of.get(&worker).copied().unwrap_or(0);
+            }
+        } else if let Some(first) = each.first_mut() {
+            *first = self.meta.samples;
+        }
+        each
+    }
+
     /// Divides the series among `workers`.
     pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
         let is_older = |piece: &EncodedPiece| piece.older.is_some();
-        if self.meta.workers != workers || self.encoded.pieces.iter().any(is_older) {
+        let has_workers = self.has_workers(workers);
+        if !has_workers || self.encoded.pieces.iter().any(is_older) {
             self.decode();
         }
         let bucket = self.meta.bucket.map(Bucket::from);
-        let one = |worker| SavedBucket {
+        let samples = self.samples_of(workers);
+        let one = |(worker, samples)| SavedBucket {
             bucket,
+            samples,
             encoded: self.encoded.take(|piece| usize::from(piece.worker) == worker),
             ..SavedBucket::default()
         };
-        let mut buckets: Vec<SavedBucket> = (0..workers).map(one).collect();
+        let mut buckets: Vec<SavedBucket> = samples.into_iter().enumerate().map(one).collect();
         if let Some(first) = buckets.first_mut() {
-            first.samples = self.meta.samples;
             first.timestamped = std::mem::take(&mut self.timestamped);
         }
-        let table = std::mem::take(&mut self.table);
-        for (number, series) in table.into_series().enumerate() {
-            buckets[number % workers].series.push(series);
+        let tables = std::mem::take(&mut self.tables);
+        if has_workers {
+            for (worker, table) in tables {
+                if let Some(bucket) = buckets.get_mut(usize::from(worker)) {
+                    bucket.series = table.into_series().collect();
+                }
+            }
+        } else {
+            let mut all = Table::new(Bounds::NONE);
+            for (identity, facts, state) in tables.into_values().flat_map(Table::into_series) {
+                all.add(identity, facts, state);
+            }
+            for (number, series) in all.into_series().enumerate() {
+                buckets[number % workers].series.push(series);
+            }
         }
         for client in std::mem::take(&mut self.clients) {
             buckets[worker_of(client.client, workers)].clients.push(client);
@@ -200,13 +251,13 @@ impl Content {
         buckets
     }
 
-    /// Merges the encoded buckets of workers.
+    /// Decodes the encoded buckets of workers.
     pub fn decode(&mut self) {
         while let Some(EncodedPiece { worker, older, .. }) = self.encoded.pieces.first().copied() {
             let pieces = self.encoded.take(|piece| piece.worker == worker);
             for piece in pieces.each.into_iter().flatten() {
                 match piece {
-                    Ok(piece) => self.add_piece(&piece, older),
+                    Ok(piece) => self.add_piece(worker, &piece, older),
                     Err(error) => {
                         tracing::error!("a part of the previous process's bucket cannot be read: {error}");
                     }
@@ -215,9 +266,17 @@ impl Content {
         }
     }
 
-    fn add_piece(&mut self, piece: &[u8], older: Option<i64>) {
+    /// The decoded series of a worker.
+    pub fn table_of(&mut self, worker: u16) -> &mut Table {
+        self.tables
+            .entry(worker)
+            .or_insert_with(|| Table::new(Bounds::NONE))
+    }
+
+    fn add_piece(&mut self, worker: u16, piece: &[u8], older: Option<i64>) {
         let start = self.meta.bucket.map(|bucket| bucket.start);
         let mut reader = StreamReader::new(AgentId(self.meta.agent), piece);
+        let table = self.table_of(worker);
         // The checksum was compared before.
         while let Ok(Some(entry)) = reader.next_entry() {
             let mut facts = entry.facts;
@@ -225,7 +284,7 @@ impl Content {
                 facts.seen = start.unwrap_or(facts.seen);
             }
             if let Some(named) = &entry.named {
-                self.table.add(named.identity(entry.kind), facts, entry.state);
+                table.add(named.identity(entry.kind), facts, entry.state);
             }
         }
     }
@@ -233,14 +292,16 @@ impl Content {
     /// Sets the default points for every histogram.
     pub fn set_suffixes(&mut self, suffixes: u32) {
         self.decode();
-        let mut table = Table::new(Bounds::NONE);
-        for (identity, facts, state) in std::mem::take(&mut self.table).into_series() {
-            table.add(identity, Facts { suffixes, ..facts }, state);
+        for table in self.tables.values_mut() {
+            let before = std::mem::replace(table, Table::new(Bounds::NONE));
+            for (identity, facts, state) in before.into_series() {
+                table.add(identity, Facts { suffixes, ..facts }, state);
+            }
         }
-        self.table = table;
     }
 
-    pub(super) fn records(&self) -> Vec<Vec<u8>> {
+    /// The decoded series, by worker.
+    pub(super) fn records(&self) -> BTreeMap<u16, Vec<Vec<u8>>> {
         let bucket = self.meta.bucket;
         let header = Header {
             agent: AgentId(self.meta.agent),
@@ -250,17 +311,16 @@ impl Content {
             is_open: true,
             ..Header::default()
         };
-        let (records, too_large) = self.table.encode(&header);
-        if too_large.series > 0 {
-            tracing::warn!(
-                "{} series are too large to be kept for the next process",
-                too_large.series
-            );
+        let mut too_large = 0;
+        let encoded = self.tables.iter().map(|(worker, table)| {
+            let (records, left_out) = table.encode(&header);
+            too_large += left_out.series;
+            (*worker, records)
+        });
+        let records = encoded.collect();
+        if too_large > 0 {
+            tracing::warn!("{too_large} series are too large to be kept for the next process");
         }
         records
-    }
-
-    pub(super) fn add_record(&mut self, record: &Record) {
-        self.table.add_record(record);
     }
 }

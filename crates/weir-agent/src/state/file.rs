@@ -118,9 +118,16 @@ impl<W: Write> StateWriter<W> {
         self.section(META, &serde_json::to_vec(meta)?)
     }
 
-    pub fn table(&mut self, content: &Content) -> io::Result<()> {
+    /// The header, and the decoded series.
+    pub fn meta_and_series(&mut self, content: &Content) -> io::Result<()> {
         let records = content.records();
-        records.iter().try_for_each(|record| self.section(RECORD, record))
+        let numbers = records.iter().map(|(worker, records)| (*worker, records.len()));
+        self.meta(&Meta {
+            records_of: numbers.collect(),
+            ..content.meta.clone()
+        })?;
+        let mut records = records.values().flatten();
+        records.try_for_each(|record| self.section(RECORD, record))
     }
 
     /// A part of the bucket of this worker.
@@ -216,6 +223,7 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
     sections.begin()?;
     let mut meta: Option<Meta> = None;
     let mut content = Content::empty(Meta::default());
+    let mut records = 0;
     loop {
         let (tag, bytes) = sections.head()?;
         match tag {
@@ -223,7 +231,10 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
             META => meta = Some(json(&sections.body(bytes)?, "its header")?),
             RECORD => {
                 let record = Record::decode(&sections.body(bytes)?);
-                content.add_record(&record.map_err(|error| StateError::Invalid(error.to_string()))?);
+                let record = record.map_err(|error| StateError::Invalid(error.to_string()))?;
+                let worker = meta.as_ref().map_or(0, |meta| meta.worker_of_record(records));
+                content.table_of(worker).add_record(&record);
+                records += 1;
             }
             OUTPUT => {
                 let output = postcard::from_bytes::<SavedOutput>(&sections.body(bytes)?);
@@ -358,6 +369,7 @@ mod tests {
     use std::io::BufWriter;
     use std::path::Path;
 
+    use weir_ingest::SavedBucket;
     use weir_protocol::Kind;
     use weir_state::{AgentId, Entry, ExactSum, Facts, SeriesName, State, StreamWriter};
 
@@ -376,7 +388,10 @@ mod tests {
                 .unwrap()
                 .expect("the file of this version");
             assert_eq!((content.meta.samples, content.meta.epoch), (12, 1));
-            let mut names: Vec<_> = content.table.iter().map(|(series, ..)| &*series.name).collect();
+            let mut names: Vec<_> = content.tables[&0]
+                .iter()
+                .map(|(series, ..)| &*series.name)
+                .collect();
             names.sort_unstable();
             assert_eq!(
                 names,
@@ -418,8 +433,9 @@ mod tests {
                 timestamp: 1010,
                 width: 10,
             }),
-            samples: 2,
+            samples: 3,
             workers: 2,
+            samples_of: [(0, 1), (1, 2)].into(),
             older: [(1, 1000)].into(),
             ..Meta::default()
         };
@@ -430,19 +446,44 @@ mod tests {
         let mut content = read_from(Arc::new(file), 1 << 20).unwrap();
         let buckets = content.buckets(2);
         assert!(buckets.iter().all(|bucket| bucket.encoded.bytes == 0));
-        let mut series: Vec<_> = buckets
-            .into_iter()
-            .flat_map(|bucket| bucket.series)
-            .map(|(identity, facts, state)| (identity.name.to_string(), facts.seen, state))
-            .collect();
-        series.sort_by(|one, other| one.0.cmp(&other.0));
-        let of = |value: f64| State::Counter(ExactSum::from(value));
+        let of = |bucket: SavedBucket| {
+            let series = bucket.series.into_iter();
+            let mut series: Vec<_> = series
+                .map(|(identity, facts, state)| (identity.name.to_string(), facts.seen, state))
+                .collect();
+            series.sort_by(|one, other| one.0.cmp(&other.0));
+            (bucket.samples, series)
+        };
+        let counter = |value: f64| State::Counter(ExactSum::from(value));
+        // Each worker continues what it had: it may end the bucket before the other.
+        let expected = [
+            (1, vec![("a".to_owned(), 1011, counter(1.0))]),
+            (
+                2,
+                vec![
+                    ("a".to_owned(), 1010, counter(2.0)),
+                    ("silent".to_owned(), 990, counter(0.0)),
+                ],
+            ),
+        ];
+        assert_eq!(buckets.into_iter().map(of).collect::<Vec<_>>(), expected);
+        // The same from a file with decoded series.
+        let mut content =
+            read_from(Arc::new(writer.to_mut().get_mut().try_clone().unwrap()), 1 << 20).unwrap();
+        content.decode();
+        let mut writer = StateWriter::new(Vec::new()).unwrap();
+        writer.meta_and_series(&content).unwrap();
+        writer.finish().unwrap();
+        let mut content = parse(writer.to_mut().as_slice()).unwrap();
         assert_eq!(
-            series,
-            [
-                ("a".to_owned(), 1011, of(3.0)),
-                ("silent".to_owned(), 990, of(0.0))
-            ]
+            content.buckets(2).into_iter().map(of).collect::<Vec<_>>(),
+            expected
         );
+        // Three workers divide it among them, and no count says how many samples each has.
+        let mut content = parse(writer.to_mut().as_slice()).unwrap();
+        let buckets = content.buckets(3);
+        let samples: Vec<u64> = buckets.iter().map(|bucket| bucket.samples).collect();
+        let series: usize = buckets.iter().map(|bucket| bucket.series.len()).sum();
+        assert_eq!((samples, series), (vec![3, 0, 0], 2));
     }
 }

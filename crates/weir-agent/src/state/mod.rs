@@ -477,8 +477,7 @@ impl PendingState {
 }
 
 fn write(content: &Content, writer: &mut StateWriter<impl Write>) -> io::Result<u64> {
-    writer.meta(&content.meta)?;
-    writer.table(content)?;
+    writer.meta_and_series(content)?;
     for (name, saved) in &content.outputs {
         writer.output(name, saved)?;
     }

@@ -108,12 +108,11 @@ pub fn recover(
                 bucket: open.bucket,
                 samples: open.samples,
                 histogram_points: open.histogram_points,
-                drops: Vec::new(),
-                workers: 0,
-                older: BTreeMap::new(),
-                summed: BTreeMap::new(),
+                workers: open.workers,
+                samples_of: open.samples_of,
+                ..Meta::default()
             },
-            table: open.table,
+            tables: open.tables,
             encoded: open.encoded,
             timestamped: open.timestamped,
             outputs: outputs.unwrap_or_default(),
@@ -212,10 +211,14 @@ fn of_process(
 struct Open {
     bucket: Option<OpenBucket>,
     histogram_points: String,
-    table: Table,
+    /// By worker.
+    tables: BTreeMap<u16, Table>,
     encoded: Encoded,
     timestamped: Vec<Vec<u8>>,
     samples: u64,
+    /// See [`Meta::workers`] and [`Meta::samples_of`].
+    workers: usize,
+    samples_of: BTreeMap<u16, u64>,
     /// The numbers of requests whose points are in it, or are in one that has ended.
     clients: BTreeMap<u128, KnownClient>,
     /// Unix milliseconds of the last checkpoint in it, of the worker with the oldest.
@@ -276,16 +279,16 @@ impl Found<'_> {
             };
         };
         let mut result = Open {
-            table: Table::new(Bounds::NONE),
             clients,
+            workers: tally.workers.len(),
             ..Open::default()
         };
-        for (turn, file) in tally.workers.iter().zip(files) {
+        for (worker, (turn, file)) in (0..).zip(tally.workers.iter().zip(files)) {
             let is_used = |file: &WorkerCheckpoint| {
                 (turn.is_some() || !tally.is_old) && (open.is_none() || is_current(turn, file))
             };
             if let Some(file) = file.filter(|file| is_used(file) && file.begin.bucket.start == kept.start) {
-                result.add(file);
+                result.add(worker, file);
             }
         }
         result
@@ -390,15 +393,17 @@ impl Open {
         Open {
             bucket: base.meta.bucket,
             histogram_points: base.meta.histogram_points.clone(),
-            table: base.table.clone(),
+            tables: base.tables.clone(),
             encoded: base.encoded.clone(),
             timestamped: base.timestamped.clone(),
             samples: base.meta.samples,
+            workers: base.meta.workers,
+            samples_of: base.meta.samples_of.clone(),
             ..Open::default()
         }
     }
 
-    fn add(&mut self, file: WorkerCheckpoint) {
+    fn add(&mut self, worker: u16, file: WorkerCheckpoint) {
         self.since_ms = match self.bucket {
             None => file.mark.at_ms,
             Some(_) => self.since_ms.min(file.mark.at_ms),
@@ -407,9 +412,12 @@ impl Open {
         self.timestamped.extend(file.timestamped());
         self.histogram_points = file.begin.histogram_points;
         self.samples += file.mark.samples;
+        self.samples_of.insert(worker, file.mark.samples);
+        let mut table = Table::new(Bounds::NONE);
         for (identity, facts, state) in file.series.into_values() {
-            self.table.add(identity, facts, state);
+            table.add(identity, facts, state);
         }
+        self.tables.insert(worker, table);
     }
 }
 
@@ -452,7 +460,7 @@ mod tests {
             suffixes: 0,
         };
         content
-            .table
+            .table_of(0)
             .add(identity, facts, State::Counter(ExactSum::from(samples as f64)));
         content
     }
@@ -477,7 +485,7 @@ mod tests {
                 workers: 2,
                 started_ms: 1_005_000,
             };
-            let tally = Arc::new(Tally::new(directory.shared_disk(), head, 40).unwrap());
+            let tally = Arc::new(Tally::new(directory.shared_disk(), head, &[40]).unwrap());
             tally.publish().unwrap();
             Case {
                 workers: (0..2).map(|worker| tally.of_worker(worker)).collect(),
@@ -499,7 +507,7 @@ mod tests {
         /// Samples that are continued, that are lost, and of these those of ended buckets.
         fn after(&self) -> (u64, u64, u64) {
             let killed = self.killed();
-            let series = killed.content.table.len();
+            let series: usize = killed.content.tables.values().map(Table::len).sum();
             assert_eq!(series > 0, killed.content.meta.samples > 0);
             (
                 killed.content.meta.samples,

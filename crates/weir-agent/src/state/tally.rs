@@ -128,7 +128,7 @@ impl OutputPlace {
 
 impl Tally {
     /// Makes the file, which counts from [`Tally::publish`] on. `continued`: the samples of the bucket.
-    pub fn new(disk: &Arc<dyn Disk>, head: Head, continued: u64) -> io::Result<Tally> {
+    pub fn new(disk: &Arc<dyn Disk>, head: Head, continued: &[u64]) -> io::Result<Tally> {
         let tally = Tally {
             words: disk.map(UNFINISHED, WORDS)?,
             head,
@@ -143,7 +143,7 @@ impl Tally {
             for worker in 0..head.workers.min(WORKERS_MAX) {
                 let turn = WorkerTally {
                     bucket,
-                    open: if worker == 0 { continued } else { 0 },
+                    open: continued.get(worker).copied().unwrap_or(0),
                     ended: 0,
                     at_ms: head.started_ms,
                 };
@@ -567,7 +567,7 @@ mod tests {
     fn the_newest_turn_counts_and_one_that_was_interrupted_does_not() {
         let directory = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(directory.path()));
-        let tally = Arc::new(Tally::new(&disk, head(3), 40).unwrap());
+        let tally = Arc::new(Tally::new(&disk, head(3), &[40]).unwrap());
         assert!(KilledTally::of(&*disk, AgentId([7; 16]), 0).is_none());
         tally.publish().unwrap();
         let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();

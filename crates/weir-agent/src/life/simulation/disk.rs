@@ -149,6 +149,10 @@ impl World {
         lock(&self.0).refuses = one_in;
     }
 
+    pub fn refuses(&self) -> bool {
+        lock(&self.0).refuses > 0
+    }
+
     pub fn repair(&self) {
         let mut machine = lock(&self.0);
         (machine.capacity, machine.refuses) = (usize::MAX, 0);

@@ -169,7 +169,8 @@ impl Schedule {
         };
         let delivers_before = self.random.one_in(2);
         let now = self.now();
-        let was_full = self.is_disk_full;
+        // A disk that refuses may refuse the state, too.
+        let was_full = self.is_disk_full && !self.disk.refuses();
         let accept = lock(&self.receivers).iter().all(|of| of.mood == Mood::Accepts);
         if self.random.one_in(10) {
             let operations = self.random.below(200);
