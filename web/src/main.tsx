@@ -1,4 +1,5 @@
 import { render } from "preact";
+import { useEffect } from "preact/hooks";
 import type { Status } from "./api";
 import { useLiveBooks, usePolled, type WantedBooks } from "./data";
 import { useKeys } from "./keys";
@@ -41,6 +42,11 @@ function Page() {
     "/": () => document.querySelector<HTMLElement>("main input:not([type=checkbox])")?.focus(),
     ...Object.fromEntries(VIEWS.map(([view], at) => [String(at + 1), () => open(view)])),
   });
+  // A narrow window scrolls the navigation.
+  useEffect(() => {
+    const current = document.querySelector("nav [aria-current]");
+    current?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [route.view]);
   // A merge has no books per second, only its status.
   const merge = usePolled<Status>(live.connected ? undefined : "status", { losses: 1 }, 2);
   const fleet = live.connected ? undefined : merge.data?.fleet;

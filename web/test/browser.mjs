@@ -597,6 +597,7 @@ try {
       "tail?match=tail",
       "explain",
       "outputs",
+      "help",
     ]) {
       await open(view);
       await until("the page is live", async () => (await text(".state")) === "live");
@@ -609,6 +610,8 @@ try {
         client: document.documentElement.clientWidth,
       }));
       assert.ok(scroll <= client, `${view} is ${scroll} wide`);
+      const current = await page.locator("nav [aria-current]").boundingBox();
+      assert.ok(current.x >= 0 && current.x + current.width <= client, `the navigation shows ${view}`);
     }
     await page.setViewportSize({ width: 1200, height: 800 });
   });
