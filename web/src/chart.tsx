@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import { last } from "./data";
 import { clock, number } from "./format";
 
 /** Distinct with colour blindness; each has a contrast of at least 3 to the ground of both themes. The order never changes. */
@@ -123,7 +124,13 @@ export function Chart(props: {
           },
         ],
         series: [
-          { label: "time", value: (_, time) => (time === null ? "–" : clock(time)) },
+          {
+            label: "time",
+            value: (plot, time, _, at) => {
+              const shown = at === null ? plot.data[0].at(-1) : time;
+              return shown === undefined ? "–" : clock(shown);
+            },
+          },
           ...props.lines.map((line, index) => {
             const at = line.colour ?? index;
             return {
@@ -131,8 +138,10 @@ export function Chart(props: {
               stroke: COLOURS[at % COLOURS.length],
               width: line.isEarlier ? 1 : 1.5,
               dash: line.isEarlier ? [2, 4] : at >= COLOURS.length ? [8, 3] : undefined,
-              points: { show: (plot: uPlot) => (plot.data[0]?.length ?? 0) < 40 },
-              value: (_: uPlot, value: number | null) => format(value),
+              points: { show: (plot: uPlot) => (plot.data[0]?.length ?? 0) < 40, fill: themed("--back") },
+              // Without a cursor, as on a phone, the legend has the newest values.
+              value: (plot: uPlot, value: number | null, series: number, at: number | null) =>
+                format(at === null ? last((plot.data[series] ?? []) as (number | null)[]) : value),
             };
           }),
         ],

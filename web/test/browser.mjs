@@ -536,6 +536,10 @@ try {
   await test("outputs are shown", async () => {
     await open("outputs");
     await until("there is the scrape output", async () => (await text("main")).includes("prometheus"));
+    await page.mouse.move(0, 0);
+    await until("without a cursor, legends have the newest values", async () =>
+      /time\d\d:\d\d:\d\ddelivered\/s\d.*dropped\/s0/.test(await text(".u-legend >> nth=0")),
+    );
   });
 
   await test("axe finds nothing serious, in both themes and at all widths", async () => {

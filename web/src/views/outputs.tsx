@@ -22,6 +22,11 @@ export function Outputs({ live }: { live: LiveBooks }) {
       {status.outputs.map((output) => {
         const tags = { output: output.name, kind: output.type === "relay" ? "message" : "point" };
         const of = (name: string) => column(books, name, tags).slice(first);
+        const delivered = of("weir_output_delivered_total");
+        // It has no series before the first drop.
+        const dropped = of("weir_output_dropped_total").map(
+          (value, at) => value ?? (delivered[at] === null ? null : 0),
+        );
         return (
           <section key={output.name}>
             <h2>
@@ -33,8 +38,8 @@ export function Outputs({ live }: { live: LiveBooks }) {
                 times={times}
                 height={180}
                 lines={[
-                  { label: "delivered/s", values: of("weir_output_delivered_total") },
-                  { label: "dropped/s", values: of("weir_output_dropped_total") },
+                  { label: "delivered/s", values: delivered },
+                  { label: "dropped/s", values: dropped },
                 ]}
               />
               <Chart
