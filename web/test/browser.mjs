@@ -573,6 +573,26 @@ try {
           (found) => `${found.id}: ${found.nodes.map((node) => node.html).join(" ")}`,
         );
         assert.deepEqual(shown, [], `${view} in ${colorScheme}, ${width} pixels`);
+        // Axe looks at no placeholder.
+        const contrasts = await page.evaluate(() => {
+          const light = (colour) => {
+            const parts = colour.match(/[\d.]+/g).slice(0, 3);
+            const [red, green, blue] = parts.map((part) => {
+              const share = part / 255;
+              return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+            });
+            return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
+          };
+          return [...document.querySelectorAll("input[placeholder]")].map((input) => {
+            const text = light(getComputedStyle(input, "::placeholder").color);
+            const ground = light(getComputedStyle(input).backgroundColor);
+            return Math.max(text / ground, ground / text);
+          });
+        });
+        assert.ok(
+          contrasts.every((contrast) => contrast >= 4.5),
+          `placeholders of ${view} in ${colorScheme}: ${contrasts}`,
+        );
       }
     }
     await page.setViewportSize({ width: 1200, height: 800 });
