@@ -461,6 +461,13 @@ try {
     assert.match(await text(".alarm"), /byte 16 of 17[\s\S]*none of c, g, h, d, s, ms/);
   });
 
+  await test("a filter without contexts says so", async () => {
+    await open("metrics?metric=page.views&where=user:nobody");
+    await until("nothing is found", async () =>
+      (await text("main")).includes("No context of page.views with user:nobody is in this window."),
+    );
+  });
+
   await test("messages are shown as they arrive, rejected ones with their reason and its place", async () => {
     await open("tail?match=tail");
     await until("the stream is open", async () =>

@@ -110,6 +110,15 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
           {error}
         </p>
       ))}
+      {chosen.map(
+        (one, at) =>
+          now.data[at]?.series === 0 && (
+            <p key={one.letter} role="status">
+              No context of {one.metric}
+              {one.where.length > 0 && ` with ${one.where.join(" ")}`} is in this window.
+            </p>
+          ),
+      )}
       {heatmap && first && (
         <Heatmaps
           now={first}
