@@ -461,6 +461,16 @@ try {
     assert.match(await text(".alarm"), /byte 16 of 17[\s\S]*none of c, g, h, d, s, ms/);
   });
 
+  await test("a dropped message is not accepted, and an event is no metric", async () => {
+    await open(`explain?line=${encodeURIComponent("late:12|ms|T1600000000")}`);
+    await until("it is dropped", async () => (await text("main")).includes("Dropped: timestamp"));
+    assert.equal(await page.locator(".fine").count(), 0);
+    await open(`explain?line=${encodeURIComponent("_e{5,4}:title|text")}`);
+    await until("it is accepted", async () => (await text(".fine")).includes("Accepted"));
+    assert.match(await text("main table >> nth=0"), /name\s+title\s+type\s+event/);
+    assert.equal(await page.locator("main table a").count(), 0);
+  });
+
   await test("a filter without contexts says so", async () => {
     await open("metrics?metric=page.views&where=user:nobody");
     await until("nothing is found", async () =>

@@ -64,9 +64,12 @@ function Rejection({ explanation }: { explanation: Explanation }) {
 
 function Result({ explanation }: { explanation: Explanation }) {
   const { rejected, note, context, origin, steps, listener, others, outputs } = explanation;
+  const drop = steps.find((step) => step.dropped);
   return (
     <section>
-      {rejected ? <Rejection explanation={explanation} /> : <p class="fine">✓ Accepted</p>}
+      {rejected && <Rejection explanation={explanation} />}
+      {drop && <p role="status">{`– Dropped: ${drop.stage}, ${drop.why}`}</p>}
+      {!rejected && !drop && <p class="fine">✓ Accepted</p>}
       {note && <p class="quiet">{note}</p>}
       {others.length > 0 && (
         <p class="quiet">
@@ -79,7 +82,11 @@ function Result({ explanation }: { explanation: Explanation }) {
             <tr>
               <th scope="row">name</th>
               <td>
-                <a href={write("metrics", { metric: context.name })}>{context.name}</a>
+                {outputs ? (
+                  <a href={write("metrics", { metric: context.name })}>{context.name}</a>
+                ) : (
+                  context.name
+                )}
               </td>
             </tr>
             <tr>
