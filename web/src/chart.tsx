@@ -23,6 +23,9 @@ export const COLOURS = [
 /** Seconds between two labels: at least the one second that labels show. */
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800];
 
+/** Distances between labels of bytes: powers of two. */
+const BINARY_STEPS = Array.from({ length: 60 }, (_, at) => 2 ** at);
+
 export interface Line {
   label: string;
   values: (number | null)[];
@@ -68,6 +71,8 @@ export function Chart(props: {
   format?: Format;
   log?: boolean;
   fit?: boolean;
+  /** Whether the values are bytes, whose labels are multiples of 1024. */
+  binary?: boolean;
   /** Whether uPlot draws a legend; otherwise the caller does. */
   legend?: boolean;
   onZoom?: (from: number, to: number) => void;
@@ -80,7 +85,7 @@ export function Chart(props: {
   const now = useRef(props);
   now.current = props;
   const isDark = useTheme();
-  const { log = false, fit = false, legend = true } = props;
+  const { log = false, fit = false, legend = true, binary = false } = props;
   const shape = props.lines.map((line) => `${line.label} ${line.colour} ${line.isEarlier}`).join("\n");
   const height = props.height ?? 240;
   useEffect(() => {
@@ -113,13 +118,15 @@ export function Chart(props: {
         legend: { show: legend, live: true },
         scales: {
           x: { time: true },
-          y: log ? { distr: 3 } : { range: (_, min, max) => range(min, max, fit) },
+          y: log ? { distr: 3, log: binary ? 2 : 10 } : { range: (_, min, max) => range(min, max, fit) },
         },
         axes: [
-          { ...axis, space: 90, incrs: STEPS, values: (_, ticks) => ticks.map(clock) },
+          // Its first label must not touch the lowest one of the other axis.
+          { ...axis, space: 90, gap: 12, incrs: STEPS, values: (_, ticks) => ticks.map(clock) },
           {
             ...axis,
             size: 76,
+            incrs: binary && !log ? BINARY_STEPS : undefined,
             values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))),
           },
         ],
@@ -168,7 +175,7 @@ export function Chart(props: {
       resize.disconnect();
       created.destroy();
     };
-  }, [shape, height, isDark, log, fit, legend]);
+  }, [shape, height, isDark, log, fit, legend, binary]);
   useEffect(() => {
     // A logarithm needs values above zero.
     const drawn = (value: number | null) => (log && value !== null && value <= 0 ? null : value);

@@ -19,13 +19,18 @@ export function unitOf(name: string): Unit {
   return SUFFIXES.find(([pattern]) => pattern.test(base))?.[1] ?? "none";
 }
 
-/** Counts of samples have no unit; a rate has one per second. */
+/** Counts of samples have no unit. */
+export function unitOfValues(unit: Unit, fn: string): Unit {
+  return fn === "count" || (fn === "rate" && unit !== "bytes") ? "none" : unit;
+}
+
+/** A rate has its unit per second. */
 export function formatter(unit: Unit, fn: string): (value: number | null | undefined) => string {
   const per = fn === "rate" ? "/s" : "";
-  if (fn === "count" || (fn === "rate" && unit !== "bytes")) unit = "none";
+  const shown = unitOfValues(unit, fn);
   return (value) => {
     if (value === null || value === undefined || Number.isNaN(value)) return "–";
-    return `${inUnit(value, unit)}${per}`;
+    return `${inUnit(value, shown)}${per}`;
   };
 }
 

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import type { Points } from "../src/api";
 import { COLOURS, range } from "../src/chart";
 import { aligned, combine, lines, panned, read, summary, words, zoomed } from "../src/explore";
-import { formatter, unitOf } from "../src/units";
+import { formatter, unitOf, unitOfValues } from "../src/units";
 
 const points = (times: number[], groups: [string, (number | null)[]][]): Points => ({
   metric: "m",
@@ -122,6 +122,8 @@ test("units come from the end of the name", () => {
   expect(formatter("bytes", "rate")(2048)).toBe("2 KiB/s");
   expect(formatter("ratio", "")(0.025)).toBe("2.5 %");
   expect(formatter("none", "avg")(null)).toBe("–");
+  expect(["avg", "rate", "count"].map((fn) => unitOfValues("bytes", fn))).toEqual(["bytes", "bytes", "none"]);
+  expect(unitOfValues("seconds", "rate")).toBe("none");
 });
 
 test("an axis begins at zero unless it covers the data", () => {

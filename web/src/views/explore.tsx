@@ -25,7 +25,7 @@ import { clock, count, duration, exact, utc } from "../format";
 import { common, HeatmapChart } from "../heatmap";
 import { useKeys } from "../keys";
 import { type Change, go, write } from "../route";
-import { formatter, UNITS, unitOf } from "../units";
+import { formatter, UNITS, unitOf, unitOfValues } from "../units";
 import { OutputNames } from "../words";
 
 const OF_SAMPLES = ["p50", "p95", "p99", "avg", "min", "max", "sum", "count", "rate", "heatmap"];
@@ -135,6 +135,7 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
           format={format}
           log={explored.log}
           fit={explored.fit}
+          binary={unitOfValues(unitOfLine(explored, drawn[0]), drawn[0]?.fn ?? "") === "bytes"}
           legend={false}
           onZoom={(from, to) => go({ from: String(from), to: String(to) })}
           onUndo={() => history.back()}
@@ -268,9 +269,12 @@ function isShown(line: Drawn, { only, hidden }: Explored): boolean {
   return only ? line.label === only || line.label.startsWith(`${only}, `) : !hidden.includes(line.label);
 }
 
+function unitOfLine(explored: Explored, line: Drawn | undefined) {
+  return explored.unit ?? (line?.metric ? unitOf(line.metric) : "none");
+}
+
 function formatOf(explored: Explored, line: Drawn | undefined) {
-  const unit = explored.unit ?? (line?.metric ? unitOf(line.metric) : "none");
-  return formatter(unit, line?.fn ?? "");
+  return formatter(unitOfLine(explored, line), line?.fn ?? "");
 }
 
 /** The address of the list that the user came from. */
