@@ -19,13 +19,13 @@ export function ClientTable({ clients }: { clients: ClientRow[] }) {
           <thead>
             <tr>
               <th scope="col">client</th>
-              <th scope="col">transport</th>
-              <th scope="col">origin</th>
               {COLUMNS.map((title) => (
                 <th key={title} scope="col" class="number">
                   {title}
                 </th>
               ))}
+              <th scope="col">transport</th>
+              <th scope="col">origin</th>
               <th scope="col">last report</th>
             </tr>
           </thead>
@@ -51,14 +51,14 @@ function Row(client: ClientRow) {
       <th scope="row">
         {client.client} {client.version}
       </th>
-      <td>{client.transport}</td>
-      <td>{client.origin}</td>
       <td class="number">{exact(client.packets_sent)}</td>
       {dropped.map((count, column) => (
         <td key={COLUMNS[column + 1]} class={count > 0 ? "number bad" : "number"}>
           {exact(count)}
         </td>
       ))}
+      <td>{client.transport}</td>
+      <td>{client.origin}</td>
       <td>
         <time title={utc(client.last_seen)}>{clock(client.last_seen)}</time>
       </td>
