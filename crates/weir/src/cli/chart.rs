@@ -182,20 +182,23 @@ fn bounds(groups: &[&Group]) -> (f64, f64) {
     }
 }
 
-/// The first and the last time.
+/// The first and the last time; of a single point, the second before it and its own.
 fn window(points: &Points) -> (i64, i64) {
     let first = points.times.first().copied().unwrap_or(0);
     let last = points.times.last().copied().unwrap_or(0);
-    (first, last.max(first + 1))
+    (first.min(last - 1), last)
 }
 
-/// The end as a time of day, the others as durations before it.
+/// The end as a time of day, the others as durations before it. The middle of a single second has none.
 fn times(from: i64, to: i64) -> [Line<'static>; 3] {
     let before = |seconds: i64| Line::from(format!("-{}", duration(seconds.unsigned_abs())));
     let (hours, minutes, seconds) = (to / 3600 % 24, to / 60 % 60, to % 60);
     [
         before(to - from),
-        before((to - from) / 2),
+        match (to - from) / 2 {
+            0 => Line::default(),
+            half => before(half),
+        },
         Line::from(format!("{hours:02}:{minutes:02}:{seconds:02} UTC")),
     ]
 }
@@ -274,6 +277,19 @@ pub mod tests {
         let groups: Vec<(&str, &[Option<f64>])> = vec![("x", &[Some(1.0)]); 9];
         assert_eq!(rest(&points("sum", &groups)).unwrap(), "and 3 smaller groups");
         assert_eq!(legend(&points("sum", &groups)).len(), LINES_MAX);
+    }
+
+    #[test]
+    fn a_single_point_is_at_its_own_time() {
+        let points = points("rate", &[("ann", &[Some(1.0)])]);
+        let text = text(&title(&points), &points, 60, 8, Style::default());
+        let top = text.lines().nth(1).unwrap();
+        assert!(
+            top.ends_with(|c| ('\u{2801}'..='\u{28ff}').contains(&c)),
+            "{text}"
+        );
+        assert!(text.contains("-1s") && text.contains("23:59:59 UTC"), "{text}");
+        assert!(!text.contains("-0s"), "{text}");
     }
 
     #[test]
