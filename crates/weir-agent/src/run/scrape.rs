@@ -161,8 +161,8 @@ impl ScrapeOutput {
 /// Remarks for the status.
 fn notes(found: &ScrapeStatus) -> Vec<String> {
     let mut notes = vec![format!(
-        "{} series of {}",
-        found.series,
+        "{} of {}",
+        counted(found.series as u64, "series"),
         counted(found.metrics as u64, "metrics")
     )];
     if found.renamed > 0 {
