@@ -374,11 +374,16 @@ fn growing(growth: i64, total: u64) -> Cell<'static> {
 
 fn draw_metrics(state: &TopState, area: Rect, frame: &mut Frame<'_>) {
     let is_wide = area.width >= 90;
+    // The other columns take 58; a name comes before the older part of a chart.
+    let chart = area.width.saturating_sub(58 + 30).clamp(12, 30);
     let lines = state.metrics().into_iter().map(|line| {
         let mut cells = vec![Cell::from(shown(&line.name))];
         if is_wide {
             cells.push(Cell::from(Line::styled(line.kind, QUIET)));
-            cells.push(Cell::from(Line::styled(sparkline(&line.sparkline, 30), SPARK)));
+            cells.push(Cell::from(Line::styled(
+                sparkline(&line.sparkline, chart.into()),
+                SPARK,
+            )));
             cells.push(right(line.last.map_or(String::new(), si)));
         }
         cells.push(right(line.samples_per_second.map_or(String::new(), si)));
@@ -401,7 +406,7 @@ fn draw_metrics(state: &TopState, area: Rect, frame: &mut Frame<'_>) {
             vec![
                 Constraint::Min(12),
                 Constraint::Length(12),
-                Constraint::Length(30),
+                Constraint::Length(chart),
                 number,
                 number,
                 number,

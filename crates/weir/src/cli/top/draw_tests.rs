@@ -141,6 +141,18 @@ fn each_list_has_its_rows_and_its_sort_order() {
 }
 
 #[test]
+fn the_name_of_a_metric_has_room_before_its_chart() {
+    let name = "http.request.duration.of.shops";
+    let mut state = state();
+    let mut long = snapshot();
+    long.contexts.metrics_by_samples[0].metric = name.to_owned();
+    state.take(Ok(long));
+    write(&mut state, "2");
+    shows(&drawn(&mut state, 100, 20), &[name]);
+    shows(&drawn(&mut state, 90, 20), &[&name[..20]]);
+}
+
+#[test]
 fn a_filter_without_matches_is_reported_and_help_names_the_keys() {
     let mut state = state();
     write(&mut state, "2/zzz");
