@@ -581,11 +581,7 @@ impl Shared {
         queues
             .iter_mut()
             .for_each(|queue| queue.set_memory_max(memory_max));
-        let displaced = |queues: &[MutexGuard<'_, Queue>]| {
-            let of = |queue: &MutexGuard<'_, Queue>| queue.dropped().get(&Reason::QueueFull).copied();
-            queues.iter().map(of).collect::<Vec<_>>()
-        };
-        let (displaced_before, has_payloads) = (displaced(&queues), !encoded.payloads.is_empty());
+        let (displaced, has_payloads) = (room::displaced(&queues), !encoded.payloads.is_empty());
         for draft in encoded.payloads {
             let payload = Payload {
                 id: 0,
@@ -600,7 +596,7 @@ impl Shared {
                 .for_each(|queue| queue.push(payload.clone(), before));
         }
         if has_payloads {
-            let is_full = displaced(&queues) != displaced_before;
+            let is_full = room::displaced(&queues) != displaced;
             self.limits.is_full.store(is_full, Ordering::Relaxed);
         }
         if sync {

@@ -1,9 +1,11 @@
 //! An output's part of the memory for waiting payloads: the bytes that it holds, the bytes that it needs, and its limit.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{MutexGuard, OnceLock};
 use std::time::Instant;
 
+use super::books::{Items, Reason};
+use super::queue::Queue;
 use super::{Delivery, OutputEnvironment, Shared, lock};
 
 /// An output's part of memory. It changes with the number of outputs.
@@ -122,4 +124,10 @@ impl Shared {
             ask();
         }
     }
+}
+
+/// Items that each queue has dropped for lack of room.
+pub(super) fn displaced(queues: &[MutexGuard<'_, Queue>]) -> Vec<Option<Items>> {
+    let of = |queue: &MutexGuard<'_, Queue>| queue.dropped().get(&Reason::QueueFull).copied();
+    queues.iter().map(of).collect()
 }

@@ -21,15 +21,20 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// Files of the counts, one for each process.
 const FILES: &str = "callgrind.out.";
 
-/// Says which program is missing.
-pub fn check() -> Result<(), String> {
+/// A program of these is missing.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is not installed (package valgrind)")]
+pub struct Missing(&'static str);
+
+/// Whether valgrind can count here.
+pub fn check() -> Result<(), Missing> {
     let runs = |program: &&str| {
         let mut command = Command::new(program);
         command.arg("--help").stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok()
     };
-    match PROGRAMS.iter().find(|program| !runs(program)) {
-        Some(missing) => Err(format!("{missing} is not installed (package valgrind)")),
+    match PROGRAMS.into_iter().find(|program| !runs(program)) {
+        Some(missing) => Err(Missing(missing)),
         None => Ok(()),
     }
 }

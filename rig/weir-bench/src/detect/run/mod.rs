@@ -277,7 +277,7 @@ fn check_counters(prepared: &[Prepared]) -> Result<(), DetectError> {
             CountedBy::Valgrind if p.arms.iter().any(|arm| arm.target.running.is_some()) => {
                 Err("a program that runs already is not inside valgrind".to_owned())
             }
-            CountedBy::Valgrind => valgrind::check(),
+            CountedBy::Valgrind => valgrind::check().map_err(|missing| missing.to_string()),
             CountedBy::Counters => Counter::check().map_err(|why| {
                 format!(
                     "{why}; --set measure.instructions=valgrind counts without them, \
