@@ -277,7 +277,7 @@ impl Resumed {
             meta.samples_of = BTreeMap::new();
             content.tables = BTreeMap::new();
             content.encoded = Encoded::default();
-            content.timestamped = Vec::new();
+            content.timestamped = BTreeMap::new();
         }
         self.status.samples_restored = content.meta.samples;
         self.content = Some(content);
@@ -602,10 +602,7 @@ impl StateSaver {
         };
         let content = Content {
             outputs,
-            timestamped: workers
-                .iter()
-                .flat_map(|worker| worker.timestamped.clone())
-                .collect(),
+            timestamped: timestamped(workers),
             clients: clients(workers),
             books: Box::new(books),
             ..Content::empty(self.meta(directory, workers, now))
@@ -635,6 +632,12 @@ impl StateSaver {
             }
         }
     }
+}
+
+/// By worker.
+fn timestamped(workers: &[SavedBucket]) -> BTreeMap<u16, Vec<Vec<u8>>> {
+    let of = |worker: &SavedBucket| (worker.worker, worker.timestamped.clone());
+    workers.iter().map(of).collect()
 }
 
 fn clients(workers: &[SavedBucket]) -> Vec<KnownClient> {

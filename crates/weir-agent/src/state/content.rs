@@ -29,8 +29,8 @@ pub struct Content {
     pub encoded: Encoded,
     /// The same after a kill or once it is decoded, by worker. A file without [`Meta::records_of`] has all in the first.
     pub tables: BTreeMap<u16, Table>,
-    /// Points with their own timestamp that leave with the bucket, as [`weir_ingest::timestamped_pieces`] has them.
-    pub timestamped: Vec<Vec<u8>>,
+    /// Points with their own timestamp that leave with the bucket of a worker, as [`weir_ingest::timestamped_pieces`] has them.
+    pub timestamped: BTreeMap<u16, Vec<Vec<u8>>>,
     pub outputs: BTreeMap<String, OutputState>,
     /// Payloads of outputs that are only in memory, by name.
     pub queues: BTreeMap<String, Vec<SavedQueue>>,
@@ -67,6 +67,9 @@ pub struct Meta {
     /// The number of records of each worker, in this order.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub records_of: BTreeMap<u16, usize>,
+    /// The number of pieces of each worker with points that have their own timestamp, in this order.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub timestamped_of: BTreeMap<u16, usize>,
     /// The start of a worker's open bucket, if it is an older one than `bucket`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub older: BTreeMap<u16, i64>,
@@ -75,16 +78,22 @@ pub struct Meta {
     pub summed: BTreeMap<String, u64>,
 }
 
-impl Meta {
-    /// The worker of the record with this number.
-    pub fn worker_of_record(&self, number: usize) -> u16 {
-        let mut end = 0;
-        let found = self.records_of.iter().find(|(_, records)| {
-            end += **records;
-            number < end
-        });
-        found.map_or(0, |(worker, _)| *worker)
-    }
+/// The number of sections of each worker.
+pub fn numbers_of(sections: &BTreeMap<u16, Vec<Vec<u8>>>) -> BTreeMap<u16, usize> {
+    let numbers = sections
+        .iter()
+        .map(|(worker, sections)| (*worker, sections.len()));
+    numbers.collect()
+}
+
+/// The worker that has the section with this number, if each worker has so many of them.
+pub fn owner_of(numbers: &BTreeMap<u16, usize>, section: usize) -> u16 {
+    let mut end = 0;
+    let found = numbers.iter().find(|(_, number)| {
+        end += **number;
+        section < end
+    });
+    found.map_or(0, |(worker, _)| *worker)
 }
 
 /// Series as [`weir_state::StreamWriter`] writes them. They are in a file, and read piece by piece.
@@ -183,7 +192,7 @@ impl Content {
             meta,
             tables: BTreeMap::new(),
             encoded: Encoded::default(),
-            timestamped: Vec::new(),
+            timestamped: BTreeMap::new(),
             outputs: BTreeMap::new(),
             queues: BTreeMap::new(),
             clients: Vec::new(),
@@ -226,8 +235,11 @@ impl Content {
             ..SavedBucket::default()
         };
         let mut buckets: Vec<SavedBucket> = samples.into_iter().enumerate().map(one).collect();
-        if let Some(first) = buckets.first_mut() {
-            first.timestamped = std::mem::take(&mut self.timestamped);
+        for (worker, points) in std::mem::take(&mut self.timestamped) {
+            let worker = if has_workers { usize::from(worker) } else { 0 };
+            if let Some(bucket) = buckets.get_mut(worker) {
+                bucket.timestamped.extend(points);
+            }
         }
         let tables = std::mem::take(&mut self.tables);
         if has_workers {

@@ -12,7 +12,7 @@ use weir_ingest::KnownClient;
 use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::Record;
 
-use super::content::{Content, EncodedPiece, Meta, SavedOutput, SavedQueues};
+use super::content::{Content, EncodedPiece, Meta, SavedOutput, SavedQueues, numbers_of, owner_of};
 use super::disk::{Disk, Reading, Source};
 use weir_status::status::Status;
 
@@ -121,9 +121,9 @@ impl<W: Write> StateWriter<W> {
     /// The header, and the decoded series.
     pub fn meta_and_series(&mut self, content: &Content) -> io::Result<()> {
         let records = content.records();
-        let numbers = records.iter().map(|(worker, records)| (*worker, records.len()));
         self.meta(&Meta {
-            records_of: numbers.collect(),
+            records_of: numbers_of(&records),
+            timestamped_of: numbers_of(&content.timestamped),
             ..content.meta.clone()
         })?;
         let mut records = records.values().flatten();
@@ -232,7 +232,9 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
             RECORD => {
                 let record = Record::decode(&sections.body(bytes)?);
                 let record = record.map_err(|error| StateError::Invalid(error.to_string()))?;
-                let worker = meta.as_ref().map_or(0, |meta| meta.worker_of_record(records));
+                let worker = meta
+                    .as_ref()
+                    .map_or(0, |meta| owner_of(&meta.records_of, records));
                 content.table_of(worker).add_record(&record);
                 records += 1;
             }
@@ -251,7 +253,14 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
                 let clients = KnownClient::decode(&sections.body(bytes)?);
                 content.clients = clients.ok_or_else(|| invalid("the numbers of clients' requests"))?;
             }
-            TIMESTAMPED => content.timestamped.push(sections.body(bytes)?),
+            TIMESTAMPED => {
+                let number = content.timestamped.values().map(Vec::len).sum();
+                let worker = meta
+                    .as_ref()
+                    .map_or(0, |meta| owner_of(&meta.timestamped_of, number));
+                let of_worker = content.timestamped.entry(worker).or_default();
+                of_worker.push(sections.body(bytes)?);
+            }
             BOOKS => content.books = Box::new(json(&sections.body(bytes)?, "the books")?),
             _ => sections.skip(bytes)?,
         }

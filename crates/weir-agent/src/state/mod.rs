@@ -32,7 +32,7 @@ pub mod numbers;
 mod recovery;
 pub mod tally;
 
-pub use content::{Content, Encoded, Meta, newest};
+pub use content::{Content, Encoded, Meta, newest, numbers_of};
 pub use file::{StateError, StateWriter, VERSION, read_from};
 
 pub use agent::{StoredAgent, random};
@@ -481,7 +481,7 @@ fn write(content: &Content, writer: &mut StateWriter<impl Write>) -> io::Result<
     for (name, saved) in &content.outputs {
         writer.output(name, saved)?;
     }
-    writer.timestamped(&content.timestamped)?;
+    writer.timestamped(content.timestamped.values().flatten())?;
     writer.clients(&content.clients)?;
     writer.books(&content.books)?;
     writer.finish()

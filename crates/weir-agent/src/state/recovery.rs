@@ -214,7 +214,7 @@ struct Open {
     /// By worker.
     tables: BTreeMap<u16, Table>,
     encoded: Encoded,
-    timestamped: Vec<Vec<u8>>,
+    timestamped: BTreeMap<u16, Vec<Vec<u8>>>,
     samples: u64,
     /// See [`Meta::workers`] and [`Meta::samples_of`].
     workers: usize,
@@ -409,7 +409,7 @@ impl Open {
             Some(_) => self.since_ms.min(file.mark.at_ms),
         };
         self.bucket = self.bucket.max(Some(file.begin.bucket));
-        self.timestamped.extend(file.timestamped());
+        self.timestamped.insert(worker, file.timestamped());
         self.histogram_points = file.begin.histogram_points;
         self.samples += file.mark.samples;
         self.samples_of.insert(worker, file.mark.samples);

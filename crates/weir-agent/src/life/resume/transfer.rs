@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use weir_ingest::SavedBucket;
 
-use super::{StateSaver, clients};
+use super::{StateSaver, clients, timestamped};
 use crate::life::fixes::{self, Rule};
-use crate::state::{StateWriter, TransferWriter};
+use crate::state::{Meta, StateWriter, TransferWriter, numbers_of};
 use weir_status::status::Status;
 
 impl StateSaver {
@@ -43,10 +43,14 @@ impl StateSaver {
         books: &Status,
         now: i64,
     ) -> io::Result<()> {
+        let timestamped = timestamped(workers);
         if let Some(directory) = &self.directory {
-            transfer.meta(&self.meta(directory, workers, now))?;
+            transfer.meta(&Meta {
+                timestamped_of: numbers_of(&timestamped),
+                ..self.meta(directory, workers, now)
+            })?;
         }
-        transfer.timestamped(workers.iter().flat_map(|worker| &worker.timestamped))?;
+        transfer.timestamped(timestamped.values().flatten())?;
         transfer.clients(&clients(workers))?;
         transfer.books(books)?;
         transfer.finish().map(drop)
