@@ -53,7 +53,7 @@ fn program() -> DlFindObject {
     // The first segment begins with the header; segments are sorted by address.
     let first = loaded.next().map_or(0, |segment| segment.p_vaddr);
     let end = loaded
-        .last()
+        .next_back()
         .map_or(first, |segment| segment.p_vaddr + segment.p_memsz);
     let tables = segments.iter().find(|segment| segment.p_type == PT_GNU_EH_FRAME);
     let at = |address: u64| {
