@@ -88,6 +88,8 @@ pub struct StateSaver {
 )]
 pub struct StateNotSaved {
     samples: u64,
+    /// The last books were written, with what outputs dropped at the end.
+    pub has_books: bool,
     directory: PathBuf,
     #[source]
     error: io::Error,
@@ -620,13 +622,17 @@ impl StateSaver {
             }
             Err(error) => {
                 // The files for the case of a kill stay. The last books may find room.
-                let _ = directory.keep_books(&content.meta, &content.books);
+                let has_books = directory.keep_books(&content.meta, &content.books).is_ok();
+                if has_books && let Some(tally) = &self.tally {
+                    tally.told();
+                }
                 let tally = KilledTally::of(directory.disk(), directory.agent(), directory.epoch() - 1);
                 Err(StateNotSaved {
                     samples: tally.map_or(samples, |tally| {
                         recover(directory, &tally, None, u64::MAX).lost.samples
                     }),
                     directory: directory.path().to_owned(),
+                    has_books,
                     error,
                 })
             }

@@ -592,4 +592,23 @@ mod tests {
         case.turn(1, 1030, 0, 0);
         assert_eq!(case.after(), (0, 43, 40));
     }
+
+    /// A stop that cannot save the state may write its books: they have what outputs dropped at the end.
+    #[test]
+    fn what_the_last_books_have_is_not_reported_again() {
+        let case = Case::new();
+        let outputs = [
+            ("away", OutputKind::Delivers),
+            ("there", OutputKind::Delivers),
+            ("sums", OutputKind::AddsUp),
+        ];
+        case.tally.register(&outputs);
+        (0..2).for_each(|worker| case.turn(worker, 1010, 0, 50));
+        case.tally.handed_over(100);
+        case.tally.safe("there", OutputKind::Delivers, 100);
+        let lacks = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), 100)).collect();
+        assert_eq!(case.killed().lost.undelivered, lacks(&["away", "sums"]));
+        case.tally.told();
+        assert_eq!(case.killed().lost.undelivered, lacks(&["sums"]));
+    }
 }

@@ -251,6 +251,18 @@ impl Tally {
         }
     }
 
+    /// The books have what outputs dropped at the end of the process: the next start must not report it, too.
+    pub fn told(&self) {
+        let handed = self.handed();
+        let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, output) in outputs.iter_mut().enumerate() {
+            if output.kind == OutputKind::Delivers && output.samples < handed {
+                output.samples = handed;
+                self.put_output(index, output);
+            }
+        }
+    }
+
     /// A registered output may deliver something of these samples from now on. `u64::MAX`: of all.
     pub fn leaves(&self, name: &str, samples: u64) {
         let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -218,7 +218,11 @@ impl Beginning<'_> {
 
 impl Outputs {
     pub fn start(beginning: &Beginning<'_>) -> Outputs {
-        let settings = PrometheusSettings::default();
+        let settings = PrometheusSettings {
+            // Longer than a schedule whose clock was set back often.
+            expiry: Duration::from_secs(86_400),
+            ..PrometheusSettings::default()
+        };
         let scrape = Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX));
         let lineage = scrape.lineage();
         beginning

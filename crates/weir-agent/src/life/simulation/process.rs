@@ -94,6 +94,8 @@ pub struct Passed {
 pub struct Stopped {
     /// A file for the state was begun.
     pub keeps: bool,
+    /// The books were written, in it or for themselves.
+    pub has_books: bool,
     /// It could not be written.
     pub error: Option<String>,
     /// All outputs have delivered everything.
@@ -424,6 +426,7 @@ impl Process {
         self.pipeline.finish();
         while self.write() {}
         let is_delivered = self.outputs().finish(&settled);
+        let mut has_books = true;
         let error = match pending {
             Some(mut pending) => {
                 let pending = pending.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -431,6 +434,7 @@ impl Process {
                 let sums = [(SCRAPE.to_owned(), saved)].into();
                 let buckets = self.shared.take_last();
                 let left = self.saver.save(pending, &buckets, sums, books, now.wall_ms);
+                has_books = left.as_ref().err().is_none_or(|left| left.has_books);
                 left.err().map(|error| error.to_string())
             }
             None => {
@@ -440,6 +444,7 @@ impl Process {
         };
         Stopped {
             keeps,
+            has_books,
             error,
             is_delivered,
         }

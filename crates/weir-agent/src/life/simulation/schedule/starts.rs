@@ -185,7 +185,12 @@ impl Schedule {
         }));
         match stopped {
             Ok(stopped) => {
-                lock(&self.receivers).iter_mut().for_each(Receiver::end);
+                let ends = match stopped.has_books {
+                    true => Receiver::end,
+                    // The next start reports what outputs dropped.
+                    false => Receiver::killed,
+                };
+                lock(&self.receivers).iter_mut().for_each(ends);
                 say!(self, "stops, keeps {}, error {:?}", stopped.keeps, stopped.error);
                 self.stops += 1;
                 self.disk.end_process();
