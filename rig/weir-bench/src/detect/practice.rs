@@ -130,7 +130,8 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
         Some(address) => Some(TcpStream::connect(plain(address))?),
         None => None,
     };
-    let wait = Some(Duration::from_millis(20));
+    // A known number of instructions has few of waking up.
+    let wait = Some(Duration::from_millis(if a.rounds.is_some() { 1000 } else { 20 }));
     let socket = if let Some(path) = a.listen.strip_prefix("unixgram://") {
         let s = UnixDatagram::bind(path)?;
         s.set_read_timeout(wait)?;
