@@ -117,7 +117,8 @@ fn until_it_fails(admin: &str) {
 fn until_delivered(admin: &str) {
     until("everything is delivered", || {
         let output = kafka(admin);
-        output["healthy"] == true && output["points"]["pending"] == 0
+        let is_delivered = output["healthy"] == true && output["points"]["pending"] == 0;
+        is_delivered.then_some(()).ok_or_else(|| output.to_string())
     });
 }
 
