@@ -267,6 +267,10 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
     }
     sections.end()?;
     content.meta = meta.ok_or_else(|| invalid("its header"))?;
+    if records > 0 && content.meta.records_of.is_empty() {
+        // An earlier version wrote the series of all workers together.
+        content.meta.workers = 0;
+    }
     for piece in &mut content.encoded.pieces {
         piece.older = content.meta.older.get(&piece.worker).copied();
     }
@@ -489,10 +493,23 @@ mod tests {
             expected
         );
         // Three workers divide it among them, and no count says how many samples each has.
-        let mut content = parse(writer.to_mut().as_slice()).unwrap();
-        let buckets = content.buckets(3);
+        let parsed = parse(writer.to_mut().as_slice()).unwrap();
+        let buckets = parsed.clone().buckets(3);
         let samples: Vec<u64> = buckets.iter().map(|bucket| bucket.samples).collect();
         let series: usize = buckets.iter().map(|bucket| bucket.series.len()).sum();
         assert_eq!((samples, series), (vec![3, 0, 0], 2));
+        // So do two, of a file whose records say nothing of workers.
+        let mut writer = StateWriter::new(Vec::new()).unwrap();
+        writer.meta(&meta).unwrap();
+        for record in parsed.records().values().flatten() {
+            writer.section(RECORD, record).unwrap();
+        }
+        writer.finish().unwrap();
+        let buckets = parse(writer.to_mut().as_slice()).unwrap().buckets(2);
+        let each: Vec<_> = buckets
+            .iter()
+            .map(|bucket| (bucket.samples, bucket.series.len()))
+            .collect();
+        assert_eq!(each, [(3, 1), (0, 1)]);
     }
 }
