@@ -167,14 +167,15 @@ fn run(path: &Path, backend: &SecretBackend, question: Vec<u8>) -> Result<Vec<u8
     // The sandbox wants this to be the only thread.
     let _ = thread.join();
     let (answer, status) = result.map_err(|error| BackendError::NotRun { path: path(), error })?;
-    if !status.success() {
-        return Err(BackendError::Failed { path: path(), status });
-    }
+    // Before the status: a program that still writes is ended by the closed pipe.
     if answer.len() as u64 > ANSWER_BYTES_MAX {
         return Err(BackendError::Wrong {
             path: path(),
             wrong: "is longer than 1 MiB",
         });
+    }
+    if !status.success() {
+        return Err(BackendError::Failed { path: path(), status });
     }
     Ok(answer)
 }

@@ -180,7 +180,9 @@ fn the_rights_of_the_program_are_those_that_the_datadog_agent_wants() {
             "#!/bin/sh\nsleep 600 & sleep 600\n",
             "did not end within 1 s, and was killed",
         ),
-        ("#!/bin/sh\nhead -c 1100000 /dev/zero\n", "is longer than 1 MiB"),
+        // The program ends by itself, and by a closed pipe.
+        ("#!/bin/sh\nhead -c 1048577 /dev/zero\n", "is longer than 1 MiB"),
+        ("#!/bin/sh\nhead -c 3000000 /dev/zero\n", "is longer than 1 MiB"),
         ("#!/nowhere/sh\n", "cannot be run"),
     ] {
         backend.program(script, 0o700);
