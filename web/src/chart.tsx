@@ -21,7 +21,7 @@ export const COLOURS = [
 ];
 
 /** Seconds between two labels: at least the one second that labels show. */
-const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800];
+export const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800];
 
 /** Distances between labels of bytes: powers of two. */
 const BINARY_STEPS = Array.from({ length: 60 }, (_, at) => 2 ** at);
@@ -122,7 +122,7 @@ export function Chart(props: {
         },
         axes: [
           // Its first label must not touch the lowest one of the other axis.
-          { ...axis, space: 90, gap: 12, incrs: STEPS, values: (_, ticks) => ticks.map(clock) },
+          { ...axis, space: 70, gap: 12, incrs: STEPS, values: (_, ticks) => ticks.map(clock) },
           {
             ...axis,
             size: 76,

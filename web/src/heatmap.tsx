@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Heatmap } from "./api";
-import { type Format, themed, useTheme } from "./chart";
+import { type Format, STEPS, themed, useTheme } from "./chart";
 import { clock, count, number } from "./format";
 
 /** Scales that several heat maps share, so that they can be compared. */
@@ -69,8 +69,86 @@ function heights([low, high]: [number, number], isLog: boolean, smallest: number
   return bottom === top ? [bottom, bottom + 1] : [bottom, top];
 }
 
+/** Labels of one level are tried before those of the next. */
+const DECIMAL_LEVELS = [
+  [1],
+  [5, 2],
+  [3, 4, 6, 7, 8, 9],
+  [1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5],
+  Array.from({ length: 90 }, (_, at) => 1 + at / 10),
+];
+const BINARY_LEVELS = [
+  [1],
+  [32],
+  [2, 4, 8, 16, 64, 128, 256, 512],
+  [1.5, 3, 6, 12, 24, 48, 96, 192, 384, 768],
+];
+/** With so many labels the scale is clear, and finer levels are not needed. */
+const LABELS_ENOUGH = 3;
+
+/** Round values for the labels of an axis, at least `apart` of its height from each other. */
+export function labels(
+  { low, high, smallest }: Omit<Common, "most">,
+  isLog: boolean,
+  binary: boolean,
+  apart: number,
+): number[] {
+  if (high <= low) return [low];
+  if (!isLog) {
+    const step = roundStep((high - low) * apart, binary);
+    const first = Math.ceil(low / step);
+    return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, at) => (first + at) * step);
+  }
+  const [bottom, top] = [logarithm(low, smallest), logarithm(high, smallest)];
+  const chosen: number[] = [];
+  const add = (value: number) => {
+    const height = logarithm(value, smallest);
+    const isFar = (other: number) => Math.abs(logarithm(other, smallest) - height) >= apart * (top - bottom);
+    if (value >= low && value <= high && chosen.every(isFar)) chosen.push(value);
+  };
+  add(0);
+  const base = binary ? 1024 : 10;
+  const power = (size: number) => Math.floor(Math.log(size) / Math.log(base) + 1e-9);
+  const [from, to] = [power(smallest), power(Math.max(Math.abs(low), Math.abs(high)))];
+  for (const level of binary ? BINARY_LEVELS : DECIMAL_LEVELS) {
+    if (chosen.length >= LABELS_ENOUGH) break;
+    for (let exponent = to; exponent >= from; exponent -= 1) {
+      for (const factor of level) {
+        // A division is exact where a negative power is not.
+        const size = exponent < 0 ? factor / base ** -exponent : factor * base ** exponent;
+        if (size < smallest) continue;
+        add(size);
+        add(-size);
+      }
+    }
+  }
+  return chosen.sort((a, b) => a - b);
+}
+
+/** Positions of the times at round seconds, at most so many. */
+export function timeLabels(times: number[], most: number): number[] {
+  const [first = 0, last = 0] = [times[0], times.at(-1)];
+  const step =
+    STEPS.find((step) => Math.floor(last / step) - Math.ceil(first / step) < most) ?? STEPS.at(-1) ?? 1;
+  const round = Math.ceil(first / step);
+  return Array.from({ length: Math.max(0, Math.floor(last / step) - round + 1) }, (_, mark) =>
+    times.findIndex((time) => time >= (round + mark) * step),
+  ).filter((at) => at >= 0);
+}
+
+/** The next power of two, or of ten times one, two or five. */
+function roundStep(least: number, binary: boolean): number {
+  if (binary) return 2 ** Math.ceil(Math.log2(least));
+  const decade = 10 ** Math.floor(Math.log10(least));
+  return ([1, 2, 5].find((factor) => factor * decade >= least) ?? 10) * decade;
+}
+
 const LEFT = 76;
 const BOTTOM = 22;
+/** Between two labels of the values. */
+const LABEL_PIXELS = 30;
+/** Between the middles of two times. */
+const TIME_PIXELS = 70;
 
 export function HeatmapChart(props: {
   times: number[];
@@ -78,6 +156,8 @@ export function HeatmapChart(props: {
   /** The scales that it shares with the heat maps beside it. */
   shared: Common;
   isLog: boolean;
+  /** Whether the values are bytes, whose labels are multiples of 1024. */
+  binary?: boolean;
   height?: number;
   format?: Format;
   title?: string;
@@ -85,7 +165,7 @@ export function HeatmapChart(props: {
   const canvas = useRef<HTMLCanvasElement>(null);
   const isDark = useTheme();
   const [under, setUnder] = useState<string | undefined>();
-  const { times, isLog, shared, title } = props;
+  const { times, isLog, shared, title, binary = false } = props;
   const format = props.format ?? number;
   const height = props.height ?? 240;
   const { low, high, smallest } = shared;
@@ -126,21 +206,17 @@ export function HeatmapChart(props: {
     context.fillStyle = themed("--quiet");
     context.textAlign = "right";
     context.textBaseline = "middle";
-    const labels = Math.max(2, Math.floor(up / 36));
-    for (let label = 0; label < labels; label += 1) {
-      const at = bottom + (label / labels) * (top - bottom);
-      const row = rows.find((row) => heights(row, isLog, smallest)[1] > at);
-      if (!row) continue;
-      const middle = y(heights(row, isLog, smallest)[0]);
-      context.fillText(format(row[0]), LEFT - 6, Math.max(8, Math.min(up - 6, middle)));
+    for (const value of labels({ low, high, smallest }, isLog, binary, LABEL_PIXELS / up)) {
+      const middle = y(isLog ? logarithm(value, smallest) : value);
+      context.fillText(format(value), LEFT - 6, Math.max(8, Math.min(up - 6, middle)));
     }
     context.textAlign = "center";
-    const marks = Math.max(1, Math.floor(across / 110));
-    for (let mark = 0; mark < marks; mark += 1) {
-      const at = Math.floor(((mark + 0.5) / marks) * times.length);
-      if (times[at] !== undefined) context.fillText(clock(times[at]), x(at + 0.5), height - 8);
+    for (const at of timeLabels(times, Math.floor(across / TIME_PIXELS))) {
+      // In whole, at both ends.
+      const middle = Math.max(LEFT, Math.min(width - TIME_PIXELS / 2, x(at)));
+      context.fillText(clock(times[at] ?? 0), middle, height - 8);
     }
-  }, [rows, counts, times, height, isDark, most, isLog, bottom, top]);
+  }, [rows, counts, times, height, isDark, most, isLog, binary, low, high, smallest, bottom, top]);
   if (props.heatmap.rows.length === 0)
     return <p class="quiet">{title ? `${title}: no samples.` : "No samples in this window."}</p>;
   const onMove = (event: MouseEvent) => {

@@ -654,6 +654,25 @@ try {
       const current = await page.locator("nav [aria-current]").boundingBox();
       assert.ok(current.x >= 0 && current.x + current.width <= client, `the navigation shows ${view}`);
     }
+    // However large the numbers of an output are.
+    await page.route("**/api/v1/status*", async (route) => {
+      const response = await route.fetch();
+      const json = await response.json();
+      const points = {
+        delivered: 12_345_678_901,
+        pending: 987_654_321,
+        dropped: { queue_full: 123_456_789 },
+      };
+      for (const output of json.outputs) Object.assign(output.points, points);
+      await route.fulfill({ response, json });
+    });
+    await open("help");
+    await open("outputs");
+    await page.locator("td:has-text('12.3G')").waitFor();
+    const table = page.locator("[aria-label='states of the outputs']");
+    const hidden = await table.evaluate((box) => box.scrollWidth - box.clientWidth);
+    assert.ok(hidden <= 0, `${hidden} pixels of the outputs are cut`);
+    await page.unroute("**/api/v1/status*");
     await page.setViewportSize({ width: 1200, height: 800 });
   });
 

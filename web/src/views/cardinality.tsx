@@ -5,7 +5,7 @@ import type { ContextReport, Trial } from "../api";
 import { usePolled } from "../data";
 import { count, duration, exact, number } from "../format";
 import { write } from "../route";
-import { Scroll } from "../words";
+import { Dotted, Scroll } from "../words";
 
 export function Cardinality({ flushes }: { flushes: number }) {
   const { data, error } = usePolled<ContextReport>("contexts", { top: 50 }, 5, flushes);
@@ -51,7 +51,7 @@ export function Cardinality({ flushes }: { flushes: number }) {
                 <th scope="col" class="number">
                   growth
                 </th>
-                <th scope="col" class="number">
+                <th scope="col" class="number samples">
                   samples/s
                 </th>
                 <th scope="col" class="wide">
@@ -64,11 +64,13 @@ export function Cardinality({ flushes }: { flushes: number }) {
               {data.metrics_by_contexts.map((row) => (
                 <tr key={row.metric}>
                   <th scope="row">
-                    <a href={write("metrics", { metric: row.metric })}>{row.metric}</a>
+                    <a href={write("metrics", { metric: row.metric })}>
+                      <Dotted name={row.metric} />
+                    </a>
                   </th>
                   <td class="number">{exact(row.contexts)}</td>
                   <td class="number">{signed(row.growth)}</td>
-                  <td class="number">{number(row.samples_per_second)}</td>
+                  <td class="number samples">{number(row.samples_per_second)}</td>
                   <td class="wide">
                     <meter value={row.contexts} max={most} aria-label={`contexts of ${row.metric}`} />
                   </td>

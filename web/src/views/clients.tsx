@@ -2,7 +2,7 @@
 
 import type { ClientRow } from "../api";
 import { clock, exact, utc } from "../format";
-import { Scroll } from "../words";
+import { Scroll, useAmount } from "../words";
 
 /** The agent lists the clients with the most losses first. */
 const ROWS_MAX = 20;
@@ -45,16 +45,17 @@ export function ClientTable({ clients }: { clients: ClientRow[] }) {
 }
 
 function Row(client: ClientRow) {
+  const amount = useAmount();
   const dropped = [client.packets_dropped, client.packets_dropped_queue, client.packets_dropped_writer];
   return (
     <tr>
       <th scope="row">
         {client.client} {client.version}
       </th>
-      <td class="number">{exact(client.packets_sent)}</td>
+      <td class="number">{amount(client.packets_sent)}</td>
       {dropped.map((count, column) => (
         <td key={COLUMNS[column + 1]} class={count > 0 ? "number bad" : "number"}>
-          {exact(count)}
+          {amount(count)}
         </td>
       ))}
       <td>{client.transport}</td>

@@ -150,7 +150,7 @@ export function Explorer({ params, flushes }: { params: URLSearchParams; flushes
           time={cursor === null ? undefined : first.times[cursor]}
         />
       )}
-      {first && <Caption points={first} start={start} end={end} />}
+      {first && <Caption points={first} all={now.data} chosen={chosen} start={start} end={end} />}
       {first && !heatmap && (
         <details
           open={showsValues}
@@ -209,6 +209,7 @@ function Heatmaps(props: {
         heatmap={points.heatmap}
         shared={shared}
         isLog={!explored.linear}
+        binary={explored.unit === "bytes" || (!explored.unit && unitOf(now.metric) === "bytes")}
         height={before ? 240 : 320}
         format={format}
         title={title}
@@ -669,10 +670,22 @@ function Legend(props: {
   );
 }
 
-function Caption({ points, start, end }: { points: Points; start: number; end: number }) {
+function Caption(props: {
+  points: Points;
+  all: (Points | undefined)[];
+  chosen: Chosen[];
+  start: number;
+  end: number;
+}) {
+  const { points, all, chosen, start, end } = props;
+  const contexts = chosen.flatMap((one, at) => {
+    const of = chosen.length > 1 ? `${one.letter.toUpperCase()}: ` : "";
+    const series = all[at]?.series;
+    return series === undefined ? [] : [of + count(series, "contexts")];
+  });
   return (
     <p class="quiet">
-      {count(points.series, "contexts")}, one point per {duration(points.step)}, from{" "}
+      {contexts.join(", ")}, one point per {duration(points.step)}, from{" "}
       <time title={utc(start)}>{clock(start)}</time> to <time title={utc(end)}>{clock(end)}</time>. The
       history begins at <time title={utc(points.held_from)}>{clock(points.held_from)}</time>.
       {points.folded > 0 && ` “other” combines ${count(points.folded, "small groups")}.`}

@@ -15,7 +15,7 @@ import {
 } from "../data";
 import { bytes, clock, count as counted, duration, exact, number, utc } from "../format";
 import { type Counted, divide, remember, risenAt } from "../losses";
-import { Scroll, Words } from "../words";
+import { Scroll, useAmount, Words } from "../words";
 import { ClientTable } from "./clients";
 
 function Figure(props: { title: string; value: string; note?: string; values?: (number | null)[] }) {
@@ -245,6 +245,7 @@ function Memory({ status }: { status: Status }) {
 }
 
 export function OutputTable({ status }: { status: Status }) {
+  const amount = useAmount();
   return (
     <section>
       <h2>Outputs</h2>
@@ -281,9 +282,9 @@ export function OutputTable({ status }: { status: Status }) {
                   <td class={output.healthy ? "good" : "bad"}>
                     {output.healthy ? "✓ healthy" : "✗ failing"}
                   </td>
-                  <td class="number">{exact(counts.delivered)}</td>
-                  <td class="number">{exact(counts.pending)}</td>
-                  <td class={dropped > 0 ? "number bad" : "number"}>{exact(dropped)}</td>
+                  <td class="number">{amount(counts.delivered)}</td>
+                  <td class="number">{amount(counts.pending)}</td>
+                  <td class={dropped > 0 ? "number bad" : "number"}>{amount(dropped)}</td>
                   <td class="number when">{exact(output.retries ?? 0)}</td>
                   <td class="when">{errorText(output.last_error)}</td>
                 </tr>
