@@ -10,8 +10,8 @@ use weir_output::settings::{OUTPUT_TYPES, OutputType};
 use super::draft::Draft;
 use super::within::Sought;
 use super::{
-    Consequence, ConvertError, Converted, Unconverted, block, did_you_mean, finish, map, scalar, slipped,
-    top_level,
+    API_KEY, Consequence, ConvertError, Converted, Unconverted, block, did_you_mean, finish, list, map,
+    scalar, slipped, top_level,
 };
 use weir_config::node::{Content, Key, Node};
 
@@ -120,12 +120,69 @@ impl Converter {
         key: &Key,
         node: &Node,
     ) {
+        let without_keys = (setting.key == "additional_endpoints").then(|| self.keys_in_files(key, node));
+        let node = match &without_keys {
+            Some(None) => return,
+            Some(Some(node)) => node,
+            None => node,
+        };
         if takes(setting, key, node, &mut self.left) {
             let mut value = String::new();
             let indent = 6 + 2 * path.matches('.').count();
             block(&as_list(setting, node), indent, &mut value);
             self.draft.output(output_type.name, &path, value);
         }
+    }
+
+    /// Further intakes without their keys, of which each is to be written into a file; none if all keys are.
+    fn keys_in_files(&mut self, key: &Key, node: &Node) -> Option<Node> {
+        let list_of = |items: Vec<Node>| Node {
+            line: node.line,
+            content: Content::List(items),
+        };
+        let (mut kept, mut files, mut number) = (Vec::new(), Vec::new(), 0);
+        for (url, keys) in map(node) {
+            let is_handle = |item: &Node| item.texts().iter().all(|text| handle_in(text).is_some());
+            let (handles, clear): (Vec<Node>, Vec<Node>) =
+                list(keys).iter().cloned().partition(|item| is_handle(item));
+            let mut paths = Vec::new();
+            for item in clear {
+                number += 1;
+                let path = format!("/etc/weir/additional-endpoint-{number}.key");
+                let message = format!(
+                    "the key is a secret, which is not copied; write that of {} into {path}",
+                    url.text
+                );
+                let at = Key {
+                    text: key.text.clone(),
+                    line: item.line,
+                };
+                self.left.push(note(&at, message));
+                paths.push(Node {
+                    line: item.line,
+                    content: Content::Scalar {
+                        text: path,
+                        plain: false,
+                    },
+                });
+            }
+            for (list, of) in [(handles, &mut kept), (paths, &mut files)] {
+                if !list.is_empty() {
+                    of.push((url.clone(), list_of(list)));
+                }
+            }
+        }
+        if files.is_empty() {
+            return Some(node.clone());
+        }
+        let map_of = |entries: Vec<Entry>| Node {
+            line: node.line,
+            content: Content::Map(entries),
+        };
+        let mut value = String::new();
+        block(&map_of(files), 6, &mut value);
+        self.draft.output("datadog", "additional_endpoints_file", value);
+        (!kept.is_empty()).then(|| map_of(kept))
     }
 
     /// `http`, `https` and `no_proxy`. weir has one proxy, and reaches the intake over HTTPS.
@@ -290,10 +347,7 @@ fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Unconverted>)
         return true;
     }
     if setting.kind.is_secret() && !texts.is_empty() {
-        left.push(note(
-            key,
-            "is a secret, which is not copied; set it in the environment, in a file, or by hand",
-        ));
+        left.push(note(key, API_KEY));
         return false;
     }
     if let Err(refusal) = setting.check(node) {
@@ -443,7 +497,21 @@ mod tests {
         let clear = "0123456789abcdef0123456789abcdef";
         let text = format!("additional_endpoints:\n  https://b.example: ['ENC[two]', {clear}]\n");
         let converted = convert(&text).unwrap();
-        assert_eq!(converted.left.len(), 1, "{:?}", converted.left);
+        let path = "/etc/weir/additional-endpoint-1.key";
+        let message = format!("write that of https://b.example into {path}");
+        let said: Vec<_> = converted
+            .left
+            .iter()
+            .map(|left| (left.line, left.message.contains(&message)))
+            .collect();
+        assert_eq!(said, [(2, true)], "{:?}", converted.left);
+        let result: String = converted.yaml.split_whitespace().collect();
+        for part in [
+            "additional_endpoints:https://b.example:-'ENC[two]'".to_owned(),
+            format!("additional_endpoints_file:https://b.example:-{path}"),
+        ] {
+            assert!(result.contains(&part), "{part}: {}", converted.yaml);
+        }
         assert!(!converted.yaml.contains(clear), "{}", converted.yaml);
     }
 

@@ -5,8 +5,8 @@ use weir_config::node::{Key, Node};
 use super::draft::Draft;
 use super::within::Sought;
 use super::{
-    ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar, slipped,
-    toml, top_level,
+    API_KEY, ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar,
+    slipped, toml, top_level, without_host,
 };
 
 mod keys;
@@ -255,6 +255,7 @@ impl Converter {
                     let kind = other.strip_prefix("prefix_");
                     match kinds.iter_mut().find(|(name, _)| kind == Some(*name)) {
                         Some((_, own)) => *own = text.trim_matches('.'),
+                        None if text.is_empty() => {}
                         None if other == "global_suffix" => self.skip(
                             key.line,
                             "graphite.global_suffix: names have prefixes and no suffix",
@@ -319,16 +320,25 @@ impl Converter {
     }
 
     fn datadog(&mut self, options: &[(Key, Node)]) {
+        without_host(&mut self.draft);
         for (key, value) in options {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
-                "api_key" => self.skip(key.line, "datadog.api_key: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand"),
+                "api_key" => self.skip(key.line, format!("datadog.api_key: {API_KEY}")),
                 "api_endpoint" => self.draft.set_output("datadog", "url", text),
                 "max_requests" => self.draft.set_output("datadog", "delivery.concurrency", text),
                 "metrics_per_batch" => self.draft.set_output("datadog", "points_per_payload_max", text),
-                "compress_payload" if text == "false" => self.draft.set_output("datadog", "compression", "none"),
+                "compress_payload" if text == "false" => {
+                    self.draft.set_output("datadog", "compression", "none")
+                }
                 "compress_payload" => {}
-                _ => self.unknown("datadog", key, DATADOG, "weir has no such setting; outputs.datadog.delivery has those of its requests"),
+                "network" if text == "tcp" => {}
+                _ => self.unknown(
+                    "datadog",
+                    key,
+                    DATADOG,
+                    "weir has no such setting; outputs.datadog.delivery has those of its requests",
+                ),
             }
         }
     }
@@ -352,6 +362,7 @@ impl Converter {
                         "statsdaemon.address: outputs.relay forwards messages as they arrive, not their sums",
                     );
                 }
+                "disable_tags" | "tcp_transport" if text == "false" => {}
                 _ => self.unknown("statsdaemon", key, &["address"], "weir has no such setting"),
             }
         }
@@ -639,6 +650,18 @@ mod tests {
             (16, "filter.x.what: is not known"),
         ] {
             assert!(told.contains(&expected), "{expected:?} is not in {told:#?}");
+        }
+    }
+
+    #[test]
+    fn defaults_in_tables_are_not_told_and_datadog_lists_no_host() {
+        let text = "backends='graphite datadog statsdaemon'\nignore-host=true\n[graphite]\naddress='a:1'\nglobal_suffix=''\n[datadog]\napi_key='k'\nnetwork='tcp'\n\
+                    [statsdaemon]\naddress='b:2'\ndisable_tags=false\ntcp_transport=false\n";
+        let converted = convert(text).unwrap();
+        let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
+        assert_eq!(lines, [3, 7, 10], "{:?}", converted.left);
+        for part in ["heartbeat: false", "host_metadata: false"] {
+            assert!(converted.yaml.contains(part), "{part}: {}", converted.yaml);
         }
     }
 

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use weir_config::node::{Content, Key, Node, YamlError};
 use weir_config::show_text;
 
+use draft::Draft;
 use weir_system::config::load_content;
 
 mod datadog;
@@ -176,12 +177,10 @@ fn is_slip(one: &str, other: &str) -> bool {
 fn finish(body: &str, mut left: Vec<Unconverted>, source: &str) -> Converted {
     left.sort_by_key(|left| left.line);
     if let Err(problems) = load_content(body.as_bytes()) {
-        // Secrets are not copied, so an output's required secret may be missing here.
-        for problem in problems
-            .0
-            .iter()
-            .filter(|problem| !problem.message.starts_with("is missing"))
-        {
+        // Secrets are not copied, so an output's required secret may be missing here, and so may a file for one.
+        for problem in problems.0.iter().filter(|problem| {
+            !problem.message.starts_with("is missing") && !problem.key.ends_with("additional_endpoints_file")
+        }) {
             let message = format!("weir rejects the result: {}: {}", problem.key, problem.message);
             left.push(Unconverted::new(Consequence::ChangesData, 0, message));
         }
@@ -203,6 +202,16 @@ fn finish(body: &str, mut left: Vec<Unconverted>, source: &str) -> Converted {
         yaml.push_str(line);
     }
     Converted { yaml, left, remark }
+}
+
+const API_KEY: &str =
+    "is a secret, which is not copied; set DD_API_KEY, or outputs.datadog.api_key_file to a file that has it";
+
+/// Of programs that make no host known to Datadog, which lists hosts and bills them.
+fn without_host(draft: &mut Draft) {
+    for setting in ["heartbeat", "host_metadata"] {
+        draft.set_output("datadog", setting, "false");
+    }
 }
 
 /// Before an address that other machines reach: the other program shows metrics there, and weir a little more.

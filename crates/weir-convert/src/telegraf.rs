@@ -5,8 +5,8 @@ use weir_config::node::{Content, Key, Node};
 use super::draft::Draft;
 use super::within::Sought;
 use super::{
-    ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar, slipped,
-    toml, top_level,
+    API_KEY, ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar,
+    slipped, toml, top_level, without_host,
 };
 
 mod templates;
@@ -447,7 +447,8 @@ impl Converter {
                             let base = url.split("/api/").next().unwrap_or(&url);
                             self.draft.set_output("datadog", "url", base);
                         }
-                        self.skip(output.line, "outputs.datadog.apikey: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand");
+                        without_host(&mut self.draft);
+                        self.skip(output.line, format!("outputs.datadog.apikey: {API_KEY}"));
                         self.rest("datadog", output, &["url", "apikey"]);
                     }
                     "prometheus_client" => {
