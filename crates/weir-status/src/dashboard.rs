@@ -171,6 +171,8 @@ pub(super) fn rate_of_buckets(series: &str, labels: &str) -> String {
 fn query(counters: &[&Declared]) -> String {
     let series = counters[0].info.series;
     match series.kind {
+        // Grafana's times are milliseconds.
+        NumberKind::Gauge if is_time(series.name) => format!("{}{{{CHOSEN}}} * 1000", series.name),
         NumberKind::Gauge if is_problem(counters) => or_zero(format!("{}{{{CHOSEN}}}", series.name)),
         NumberKind::Gauge => format!("{}{{{CHOSEN}}}", series.name),
         NumberKind::Counter => or_zero({
@@ -200,17 +202,22 @@ fn unit(unit: &str, kind: NumberKind) -> String {
     }
 }
 
+/// Whether the values of a series are moments.
+fn is_time(series: &str) -> bool {
+    series.ends_with("_timestamp_seconds") || series == "weir_start_time_seconds"
+}
+
 fn panel(title: &str, description: &str, unit: &str, query: &str) -> Value {
-    let unit = match title.ends_with("_timestamp_seconds") || title == "weir_start_time_seconds" {
-        true => "dateTimeAsIso",
-        false => unit,
+    let defaults = match is_time(title) {
+        true => json!({ "unit": "dateTimeAsIso" }),
+        false => json!({ "unit": unit, "min": 0 }),
     };
     json!({
         "type": "timeseries",
         "title": title,
         "description": description,
         "datasource": datasource(),
-        "fieldConfig": { "defaults": { "unit": unit, "min": 0 }, "overrides": [] },
+        "fieldConfig": { "defaults": defaults, "overrides": [] },
         "options": { "legend": { "displayMode": "list", "placement": "bottom" }, "tooltip": { "mode": "multi" } },
         "targets": [{ "refId": "A", "datasource": datasource(), "expr": query }],
     })
@@ -256,7 +263,8 @@ pub(super) fn numbered(mut panels: Vec<Value>) -> Vec<Value> {
         for panel in panels {
             panel["id"] = json!(*next);
             *next += 1;
-            if let Some(inside) = panel["panels"].as_array_mut() {
+            // An index would add the field.
+            if let Some(inside) = panel.get_mut("panels").and_then(Value::as_array_mut) {
                 number(inside, next);
             }
         }
@@ -265,9 +273,237 @@ pub(super) fn numbered(mut panels: Vec<Value>) -> Vec<Value> {
     panels
 }
 
+/// The parts of a dashboard that Grafana reads: an unknown name has no effect there, without a word.
+#[cfg(test)]
+pub(super) mod schema {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    const UNITS: &[&str] = &[
+        "cps",
+        "Bps",
+        "bytes",
+        "s",
+        "short",
+        "percentunit",
+        "locale",
+        "dateTimeAsIso",
+    ];
+    const COLOURS: &[&str] = &["green", "yellow", "red", "blue"];
+
+    fn keys<'a>(value: &'a Value, known: &[&str], place: &str) -> &'a serde_json::Map<String, Value> {
+        let fields = value
+            .as_object()
+            .unwrap_or_else(|| panic!("{place} is no record: {value}"));
+        for (key, field) in fields {
+            assert!(known.contains(&key.as_str()), "{place}: {key}");
+            assert!(!field.is_null(), "{place}: {key} is null");
+        }
+        fields
+    }
+
+    fn one_of(value: &Value, known: &[&str], place: &str) {
+        let text = value.as_str().unwrap_or_else(|| panic!("{place}: {value}"));
+        assert!(known.contains(&text), "{place}: {text}");
+    }
+
+    fn items<'a>(value: &'a Value, place: &str) -> &'a [Value] {
+        value
+            .as_array()
+            .unwrap_or_else(|| panic!("{place} is no list: {value}"))
+    }
+
+    pub fn check(dashboard: &Value) {
+        let top = [
+            "title",
+            "uid",
+            "description",
+            "tags",
+            "schemaVersion",
+            "editable",
+            "graphTooltip",
+            "refresh",
+            "time",
+            "templating",
+            "annotations",
+            "links",
+            "panels",
+        ];
+        keys(dashboard, &top, "dashboard");
+        let list = items(&dashboard["templating"]["list"], "variables");
+        let declared: BTreeSet<String> = list
+            .iter()
+            .map(|variable| variable["name"].as_str().unwrap().to_owned())
+            .collect();
+        for variable in list {
+            one_of(&variable["type"], &["datasource", "query"], "variable");
+        }
+        for panel in items(&dashboard["panels"], "panels") {
+            one(panel, &declared);
+        }
+    }
+
+    fn one(panel: &Value, declared: &BTreeSet<String>) {
+        let title = panel["title"].as_str().unwrap();
+        if panel["type"] == "row" {
+            keys(
+                panel,
+                &["id", "type", "title", "gridPos", "collapsed", "panels"],
+                title,
+            );
+            let inside = items(&panel["panels"], title);
+            // A row that is open has its panels behind it.
+            assert!(panel["collapsed"] == true || inside.is_empty(), "{title}");
+            inside.iter().for_each(|panel| one(panel, declared));
+            return;
+        }
+        let known = [
+            "id",
+            "type",
+            "title",
+            "gridPos",
+            "description",
+            "datasource",
+            "fieldConfig",
+            "options",
+            "targets",
+            "transformations",
+        ];
+        keys(panel, &known, title);
+        let mut columns: BTreeSet<String> = ["instance", "__name__", "reason", "Value"]
+            .map(str::to_owned)
+            .into();
+        for target in items(&panel["targets"], title) {
+            keys(
+                target,
+                &["refId", "datasource", "expr", "legendFormat", "format", "instant"],
+                title,
+            );
+            assert!(
+                columns.insert(format!("Value #{}", target["refId"].as_str().unwrap())),
+                "{title}"
+            );
+            // Only rows of one moment can be joined to a table.
+            let is_table = target["format"] == "table" && target["instant"] == true;
+            assert_eq!(is_table, panel["type"] == "table", "{title}");
+            for name in target["expr"].as_str().unwrap().split('$').skip(1) {
+                let end = name.find(|letter: char| !letter.is_alphanumeric() && letter != '_');
+                let name = &name[..end.unwrap_or(name.len())];
+                assert!(
+                    declared.contains(name) || ["__rate_interval", "__range"].contains(&name),
+                    "{title}: {name}"
+                );
+            }
+        }
+        options(panel, title);
+        fields(&panel["fieldConfig"], &columns, title);
+        let steps = panel
+            .get("transformations")
+            .map_or(&[][..], |list| items(list, title));
+        for step in steps {
+            keys(step, &["id", "options"], title);
+            one_of(&step["id"], &["merge", "organize"], title);
+            keys(&step["options"], &["excludeByName"], title);
+        }
+    }
+
+    fn options(panel: &Value, title: &str) {
+        let options = &panel["options"];
+        match panel["type"].as_str().unwrap() {
+            "timeseries" => {
+                keys(options, &["legend", "tooltip"], title);
+                keys(&options["legend"], &["displayMode", "placement"], title);
+                one_of(
+                    &options["legend"]["displayMode"],
+                    &["list", "table", "hidden"],
+                    title,
+                );
+                one_of(&options["legend"]["placement"], &["bottom", "right"], title);
+                one_of(&options["tooltip"]["mode"], &["single", "multi", "none"], title);
+            }
+            "stat" => {
+                keys(options, &["colorMode", "graphMode", "reduceOptions"], title);
+                one_of(
+                    &options["colorMode"],
+                    &["none", "value", "background", "background_solid"],
+                    title,
+                );
+                one_of(&options["graphMode"], &["none", "area"], title);
+                for calculation in items(&options["reduceOptions"]["calcs"], title) {
+                    one_of(calculation, &["last", "lastNotNull", "mean", "max", "min"], title);
+                }
+            }
+            "table" => drop(keys(options, &["showHeader"], title)),
+            other => panic!("{title} is a {other}"),
+        }
+    }
+
+    fn fields(config: &Value, columns: &BTreeSet<String>, title: &str) {
+        keys(config, &["defaults", "overrides"], title);
+        let defaults = keys(
+            &config["defaults"],
+            &["unit", "min", "noValue", "thresholds", "custom"],
+            title,
+        );
+        if let Some(unit) = defaults.get("unit") {
+            one_of(unit, UNITS, title);
+        }
+        if let Some(custom) = defaults.get("custom") {
+            keys(custom, &["fillOpacity"], title);
+        }
+        if let Some(thresholds) = defaults.get("thresholds") {
+            one_of(&thresholds["mode"], &["absolute", "percentage"], title);
+            let steps = items(&thresholds["steps"], title);
+            // The first step is the colour below all others.
+            assert!(steps[0]["value"].is_null(), "{title}");
+            let values: Vec<f64> = steps[1..]
+                .iter()
+                .map(|step| step["value"].as_f64().unwrap())
+                .collect();
+            assert!(values.is_sorted(), "{title}: {values:?}");
+            steps
+                .iter()
+                .for_each(|step| one_of(&step["color"], COLOURS, title));
+        }
+        for of in items(&config["overrides"], title) {
+            assert_eq!(of["matcher"]["id"], "byName", "{title}");
+            let column = of["matcher"]["options"].as_str().unwrap();
+            assert!(columns.contains(column), "{title}: {column}");
+            for property in items(&of["properties"], title) {
+                let value = &keys(property, &["id", "value"], title)["value"];
+                match property["id"].as_str().unwrap() {
+                    "displayName" => assert!(value.is_string(), "{title}"),
+                    "decimals" => assert!(value.is_u64(), "{title}"),
+                    "unit" => one_of(value, UNITS, title),
+                    "custom.cellOptions" => {
+                        one_of(&value["type"], &["auto", "color-text", "color-background"], title)
+                    }
+                    "links" => items(value, title).iter().for_each(|link| {
+                        keys(link, &["title", "url", "targetBlank"], title);
+                    }),
+                    "mappings" => items(value, title).iter().for_each(|mapping| {
+                        one_of(&mapping["type"], &["value"], title);
+                        for (_, to) in mapping["options"].as_object().unwrap() {
+                            assert!(keys(to, &["text", "color"], title)["text"].is_string(), "{title}");
+                        }
+                    }),
+                    other => panic!("{title}: {other}"),
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_part_has_a_name_that_grafana_knows() {
+        schema::check(&dashboard());
+        schema::check(&crate::overview::overview());
+    }
 
     const PATH: &str = concat!(
         env!("CARGO_MANIFEST_DIR"),

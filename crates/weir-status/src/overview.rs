@@ -17,7 +17,7 @@ pub fn json() -> String {
     text
 }
 
-fn overview() -> Value {
+pub(super) fn overview() -> Value {
     let mut grid = Grid::default();
     let mut panels: Vec<Value> = tiles()
         .into_iter()
