@@ -2,8 +2,8 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use weir_aggregate::Batch;
@@ -26,11 +26,18 @@ pub struct Recent {
     books: RwLock<History>,
     /// Points that arrived while the thread was behind.
     behind: AtomicU64,
-    /// Bytes of the batches that wait for the thread.
-    waiting: Mutex<u64>,
+    waiting: Mutex<Waiting>,
     taken: Condvar,
     updates: watch::Sender<HistoryUpdate>,
     streams: Streams,
+}
+
+/// Batches on their way to the thread.
+#[derive(Default)]
+struct Waiting {
+    bytes: u64,
+    /// The time that the batches of this flush have waited for room together.
+    waited: Duration,
 }
 
 /// Selects one of the two histories.
@@ -59,7 +66,7 @@ impl Recent {
             points: RwLock::new(History::new(bytes_max - books)),
             books: RwLock::new(History::new(books)),
             behind: AtomicU64::new(0),
-            waiting: Mutex::new(0),
+            waiting: Mutex::default(),
             taken: Condvar::new(),
             updates: watch::Sender::new(HistoryUpdate::default()),
             streams,
@@ -96,7 +103,7 @@ impl Recent {
         counts[HistoryCounter::Seconds] = (points.to - points.from).max(0) as u64;
         status.add(None, &counts);
         let bytes = (points.bytes + self.books().figures().bytes) as u64;
-        let waiting = *self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting().bytes;
         status.memory.parts.insert("history".into(), bytes);
         *status.memory.parts.entry("batches".into()).or_default() += waiting;
         status.memory.used += bytes + waiting;
@@ -114,13 +121,29 @@ impl Recent {
         }
     }
 
-    /// Counts a batch on its way to the thread, or as lost if that would be more than `bytes_max`. One has room in any case.
-    pub fn add_pending(&self, batch: &Batch, bytes_max: u64) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a batch on its way to the thread, or as lost if that would be more than `bytes_max`. One has room in any case. All batches of
+    /// a flush together wait up to `patience` for the thread to make room.
+    pub fn add_pending(&self, batch: &Batch, bytes_max: u64, patience: Duration) -> bool {
         let bytes = batch.bytes() as u64;
-        let has_room = *waiting == 0 || *waiting + bytes <= bytes_max;
+        let is_full = |waiting: &mut Waiting| waiting.bytes > 0 && waiting.bytes + bytes > bytes_max;
+        let began = Instant::now();
+        let waiting = self.waiting();
+        let rest = patience.saturating_sub(waiting.waited);
+        let (mut waiting, _) = self
+            .taken
+            .wait_timeout_while(waiting, rest, is_full)
+            .unwrap_or_else(PoisonError::into_inner);
+        waiting.waited = match batch.last {
+            true => Duration::ZERO,
+            false => waiting.waited + began.elapsed(),
+        };
+        let has_room = !is_full(&mut waiting);
         if has_room {
-            *waiting += bytes;
+            waiting.bytes += bytes;
         } else {
             self.count_lost(batch);
         }
@@ -129,7 +152,7 @@ impl Recent {
 
     /// The thread has processed a batch of these bytes and freed it, or did not get it.
     pub fn remove_pending(&self, bytes: usize) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) -= bytes as u64;
+        self.waiting().bytes -= bytes as u64;
         self.taken.notify_all();
     }
 
@@ -143,11 +166,11 @@ impl Recent {
         patience: Duration,
         mut give: impl FnMut(HistoryKind, &Part<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting();
         // Batches that are not taken in time are left out.
         drop(
             self.taken
-                .wait_timeout_while(waiting, patience, |waiting| *waiting > 0),
+                .wait_timeout_while(waiting, patience, |waiting| waiting.bytes > 0),
         );
         self.points()
             .parts()

@@ -3,7 +3,7 @@
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use weir_aggregate::Merger;
@@ -364,7 +364,10 @@ fn history_feed(
     config: &Config,
 ) -> (Option<HistoryFeed>, Option<HistoryInbox>) {
     let waiting = budget.batches_of_output(config.outputs.len());
-    recent.map(|recent| history::feed(recent, waiting)).unzip()
+    let patience = history::patience(Duration::from_secs(config.aggregation.bucket_seconds()));
+    recent
+        .map(|recent| history::feed(recent, waiting, patience))
+        .unzip()
 }
 
 /// `before`: where the history of the previous process comes from.

@@ -19,13 +19,19 @@ use weir_system::process;
 /// Time between two looks whether workers have reported.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The pipeline's sender. Never waits.
+/// Longest wait of all batches of a flush for the thread, which yields to the workers and to outputs. A query may hold it up too, and
+/// outputs must not wait for that.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// The pipeline's sender.
 #[derive(Clone)]
 pub struct HistoryFeed {
     inbox: SyncSender<Arc<Batch>>,
     recent: Arc<Recent>,
     marks: Arc<BucketMarks>,
     bytes_max: u64,
+    /// Longest wait of all batches of a flush.
+    patience: Duration,
 }
 
 /// The thread's end.
@@ -41,7 +47,7 @@ impl HistoryFeed {
     }
 
     pub fn take(&self, batch: &Arc<Batch>) {
-        if !self.recent.add_pending(batch, self.bytes_max) {
+        if !self.recent.add_pending(batch, self.bytes_max, self.patience) {
             return;
         }
         if let Err(TrySendError::Full(batch)) = self.inbox.try_send(batch.clone()) {
@@ -51,8 +57,13 @@ impl HistoryFeed {
     }
 }
 
+/// A tenth of a bucket, which delays no flush into the next one.
+pub fn patience(bucket: Duration) -> Duration {
+    (bucket / 10).min(WAIT_MAX)
+}
+
 /// `bytes_max`: batches that wait take no more, or are one.
-pub fn feed(recent: &Arc<Recent>, bytes_max: u64) -> (HistoryFeed, HistoryInbox) {
+pub fn feed(recent: &Arc<Recent>, bytes_max: u64, patience: Duration) -> (HistoryFeed, HistoryInbox) {
     let (inbox, batches) = std::sync::mpsc::sync_channel(BATCHES_BEHIND_MAX);
     let marks = Arc::new(BucketMarks::default());
     let feed = HistoryFeed {
@@ -60,6 +71,7 @@ pub fn feed(recent: &Arc<Recent>, bytes_max: u64) -> (HistoryFeed, HistoryInbox)
         recent: recent.clone(),
         marks: marks.clone(),
         bytes_max,
+        patience,
     };
     (feed, HistoryInbox { batches, marks })
 }
@@ -199,21 +211,55 @@ fn unix_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use weir_admin::streams::Streams;
-    use weir_aggregate::{BatchSource, Bucket, IDLE_BUCKETS_MAX};
+    use weir_aggregate::{BatchSource, Bucket, CheckRecord, IDLE_BUCKETS_MAX};
+    use weir_protocol::CheckStatus;
 
     use super::*;
 
-    /// A step of the clock closes the bucket under way and, for idle counters, many more at once.
-    #[test]
-    fn zero_buckets_of_a_step_displace_no_bucket() {
-        let recent = Arc::new(Recent::new(1 << 20, Streams::default()));
-        let (feed, inbox) = feed(&recent, u64::MAX);
+    /// With a check, because room is counted in bytes.
+    fn batch() -> Arc<Batch> {
         let bucket = Bucket {
             start: 0,
             timestamp: 0,
             width: 1,
         };
-        let batch = Arc::new(Batch::new(BatchSource::default(), bucket, "host".into()));
+        let mut batch = Batch::new(BatchSource::default(), bucket, "host".into());
+        batch.push_check(CheckRecord {
+            name: "up".to_owned(),
+            status: CheckStatus::Ok,
+            timestamp: 0,
+            host: None,
+            message: String::new(),
+            tags: Vec::new(),
+        });
+        Arc::new(batch)
+    }
+
+    /// The room is that of one batch.
+    #[test]
+    fn a_batch_waits_for_the_thread_as_long_as_its_flush_may() {
+        let recent = Arc::new(Recent::new(1 << 20, Streams::default()));
+        let (patient, inbox) = feed(&recent, 1, Duration::from_secs(60));
+        let batch = batch();
+        patient.take(&batch);
+        let (hasty, _) = feed(&recent, 1, Duration::ZERO);
+        assert!(!recent.add_pending(&batch, hasty.bytes_max, hasty.patience));
+        let taking = {
+            let recent = recent.clone();
+            let take = move |batch: Arc<Batch>| recent.remove_pending(batch.bytes());
+            std::thread::spawn(move || inbox.batches.iter().map(take).count())
+        };
+        (1..100).for_each(|_| patient.take(&batch));
+        drop(patient);
+        assert_eq!(taking.join().unwrap(), 100);
+    }
+
+    /// A step of the clock closes the bucket under way and, for idle counters, many more at once.
+    #[test]
+    fn zero_buckets_of_a_step_displace_no_bucket() {
+        let recent = Arc::new(Recent::new(1 << 20, Streams::default()));
+        let (feed, inbox) = feed(&recent, u64::MAX, Duration::ZERO);
+        let batch = batch();
         let buckets = 2 + IDLE_BUCKETS_MAX as usize;
         (0..buckets).for_each(|_| feed.take(&batch));
         assert_eq!(inbox.batches.try_iter().count(), buckets);
