@@ -212,9 +212,8 @@ export function HeatmapChart(props: {
     }
     context.textAlign = "center";
     for (const at of timeLabels(times, Math.floor(across / TIME_PIXELS))) {
-      // In whole, at both ends.
-      const middle = Math.max(LEFT, Math.min(width - TIME_PIXELS / 2, x(at)));
-      context.fillText(clock(times[at] ?? 0), middle, height - 8);
+      // In whole and at its place, or not at all.
+      if (x(at) <= width - TIME_PIXELS / 2) context.fillText(clock(times[at] ?? 0), x(at), height - 8);
     }
   }, [rows, counts, times, height, isDark, most, isLog, binary, low, high, smallest, bottom, top]);
   if (props.heatmap.rows.length === 0)
