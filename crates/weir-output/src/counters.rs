@@ -29,6 +29,9 @@ counters! {
         /// Bytes of the disk queue that were damaged at the start and are lost.
         DiskDamagedBytes = SeriesSpec::counter("weir_output_disk_damaged_bytes_total", "outputs.disk_damaged_bytes", "bytes"),
             Problem("The disk or its file system lost data: test it, or set `disk_path` to another.");
+        /// Times that the disk queue could not be written: payloads wait in memory alone until it can.
+        DiskFailures = SeriesSpec::counter("weir_output_disk_failures_total", "outputs.disk_failures", "times"),
+            Problem("Make room on the disk of `disk_path`, or correct its rights: weir writes what waits with the next payload. Until then the end of the process can lose it.");
         /// Messages that a relay's `prefixes` leave out.
         Unmatched = SeriesSpec::counter("weir_output_unmatched_total", "outputs.unmatched", "messages"),
             Normal("The relay applies its `prefixes`.");

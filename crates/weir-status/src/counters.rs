@@ -128,7 +128,7 @@ counters! {
             Problem("The page does not show these series; outputs are not affected. Raise `memory` or `history` to store more.");
         /// Points that were not stored, because the storing thread was behind.
         Behind = SeriesSpec::counter("weir_history_points_behind_total", "history.behind", "points"),
-            Problem("The page has gaps; outputs are not affected. Give weir more CPU (`cpu`), or switch the history off (`history: 0`).");
+            Problem("The page has gaps; outputs are not affected. Give weir more CPU (`cpu`) or `memory`, or switch the history off (`history: 0`).");
         /// Points that were not stored, because their timestamp was too old.
         Late = SeriesSpec::counter("weir_history_points_late_total", "history.late", "points"),
             Normal("Senders use old timestamps; the page does not show these points.");

@@ -19,6 +19,7 @@ impl Status {
         }
         let (state, before) = (&mut self.state, &earlier.state);
         state.set_aside += before.set_aside;
+        state.saves.saves_failed += before.saves.saves_failed;
         state.killed.samples_lost += before.killed.samples_lost;
         state.killed.kills += before.killed.kills;
         state.killed.files_damaged += before.killed.files_damaged;

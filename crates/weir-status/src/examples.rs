@@ -113,6 +113,7 @@ pub fn all_lost() -> Status {
         state.killed.kills,
         state.outputs_reset,
     ) = (1, 1, 1);
+    state.saves.saves_failed = 1;
     state.killed.samples_undelivered = BTreeMap::from([("graphite".to_owned(), 1)]);
     state.hand_over.failed = 1;
     let origin = status.origin.as_mut().unwrap();

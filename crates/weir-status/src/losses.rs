@@ -216,6 +216,11 @@ fn known(status: &Status, loss: &Loss) -> Option<String> {
             let because = status.state.hand_over.failed_because.as_ref()?;
             Some(format!("The reason: {because}."))
         }
+        "weir_state_writes_failed_total" => {
+            let error = status.state.saves.save_error.as_ref()?;
+            Some(format!("Last error: {error}."))
+        }
+        "weir_output_disk_failures_total" => None,
         "weir_context_limit_samples_total" => {
             let row = status.limits.limited.iter().find(|row| row.reason == reason)?;
             let tag = match row.tag_key.as_str() {

@@ -91,8 +91,18 @@ pub struct StateStatus {
     /// Samples in the open bucket.
     pub samples_open: u64,
     #[serde(flatten)]
+    pub saves: SaveStatus,
+    #[serde(flatten)]
     pub killed: KillStatus,
     pub hand_over: HandOverStatus,
+}
+
+/// Attempts to write books, sums or the open bucket that failed, and the last error.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SaveStatus {
+    pub saves_failed: u64,
+    pub save_error: Option<String>,
 }
 
 /// Processes that ended without saving state, as after `kill -9`, and what that has cost.

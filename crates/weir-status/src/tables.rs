@@ -188,6 +188,9 @@ tables! {
         /// Outputs that could not continue their sums.
         counter("weir_saved_state_outputs_reset_total", "state.outputs_reset", "outputs"),
             Problem("Their settings changed, or they were removed from `outputs`: the log names them. Their sums start from zero, as after a first start."), |state| Some(state.outputs_reset as f64);
+        /// Attempts to write books, sums or the open bucket to `state_path` that failed: a kill can lose what was not written.
+        counter("weir_state_writes_failed_total", "state.saves_failed", "attempts"),
+            Problem("Make room on the disk of `state_path`, or correct its rights: weir tries again every second."), |state| Some(state.saves.saves_failed as f64);
         /// Completed hand-overs: another process replaced this one.
         counter("weir_hand_overs_total", "state.hand_over.completed", "times"),
             Normal("weir was upgraded."), |state| Some(state.hand_over.completed as f64);

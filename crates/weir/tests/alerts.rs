@@ -203,7 +203,8 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
     let graphite = "outputs:\n  graphite:\n    address: tcp://127.0.0.1:1\n";
     let failing = start("failing", graphite, &[]);
     let turned = start("turned", "sandbox: off\n", &clock);
-    let reloaded = start("reloaded", "", &[]);
+    let other_state = at("other-state");
+    let reloaded = start("reloaded", &format!("state_path: {other_state}\n"), &[]);
     let killed = start("killed", &state, &fixed_admin);
     let gone = start("gone", "", &[]);
     let all = [
@@ -256,6 +257,7 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
     set_clock(-100_000);
     reloaded.agent.rewrite("nonsense: 1\n");
     reloaded.agent.signal("-HUP");
+    std::fs::rename(&other_state, at("gone-state")).unwrap();
     until("its books are kept", || Path::new(&at("state/books")).exists());
     killed.agent.signal("-KILL");
     killed.agent.end();
@@ -279,7 +281,7 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
             &["WeirOutputFailing", "WeirOutputBehind", "WeirOutputDropped"],
         ),
         ("turned", &["WeirClockSetBack", "WeirFlushesLate"]),
-        ("reloaded", &["WeirReloadFailed"]),
+        ("reloaded", &["WeirReloadFailed", "WeirDiskNotWritten"]),
         ("killed", &["WeirStateLost"]),
         ("gone", &["WeirDown"]),
     ] {

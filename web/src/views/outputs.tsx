@@ -57,7 +57,6 @@ export function Outputs({ live }: { live: LiveBooks }) {
                   {bytes(output.bytes)} in {counted(output.payloads ?? 0, "payloads")}
                 </li>
               )}
-              {output.disk_bytes !== null && <li>{bytes(output.disk_bytes)} in the disk queue</li>}
               {output.last_error && <li class="bad">last error: {errorText(output.last_error)}</li>}
               {Object.entries(output.points.dropped).map(([reason, count]) => (
                 <li key={reason} class="bad">

@@ -13,7 +13,7 @@ use weir_output::delivery::{OutputState, SavedStates};
 use weir_state::{AgentId, SERIES_BYTES};
 
 use super::fixes::{self, Rule};
-use crate::state::checkpoints::{self, CheckpointProgress, CheckpointWriter};
+use crate::state::checkpoints::{self, CheckpointProgress, CheckpointWriter, SaveFailures};
 use crate::state::disk::Source;
 use crate::state::tally::Head;
 use crate::state::{
@@ -456,6 +456,10 @@ impl StateSaver {
         self.directory.is_some()
     }
 
+    pub fn failures(&self) -> Arc<SaveFailures> {
+        self.progress.failures.clone()
+    }
+
     /// Saves the sums, if they are given, and the books, in case the process is killed.
     pub fn keep(
         &self,
@@ -470,9 +474,12 @@ impl StateSaver {
             self.keep_books(books(), now)
         })();
         self.is_failing.store(kept.is_err(), Ordering::Release);
-        if kept.is_ok() {
-            self.has_kept.store(true, Ordering::Release);
-            self.remove_base();
+        match &kept {
+            Ok(()) => {
+                self.has_kept.store(true, Ordering::Release);
+                self.remove_base();
+            }
+            Err(error) => self.progress.failures.add(error),
         }
         kept
     }

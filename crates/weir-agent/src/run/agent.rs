@@ -150,6 +150,7 @@ impl Agent {
             facts: AgentFacts {
                 sandbox,
                 state,
+                failures: state_saver.failures(),
                 earlier,
                 ..AgentFacts::of(config, workers.len(), budget)
             },

@@ -20,6 +20,7 @@ use super::usage::Usage;
 use crate::budget::Budget;
 use crate::columns::Columns;
 use crate::signals::ReloadRequest;
+use crate::state::checkpoints::SaveFailures;
 use weir_admin::history::Recent;
 use weir_admin::tap::{TapListener, Taps};
 use weir_admin::{AdminSource, Exposition, NotReady, ResponseFuture, ScrapeRequest};
@@ -72,6 +73,8 @@ pub struct AgentFacts {
     pub sandbox: SandboxStatus,
     /// The continued state, and the books of the previous processes.
     pub state: StateStatus,
+    /// Attempts to write the state.
+    pub failures: Arc<SaveFailures>,
     pub earlier: Option<Box<Status>>,
 }
 
@@ -85,6 +88,7 @@ impl AgentFacts {
             started_at: unix_now(),
             sandbox: SandboxStatus::default(),
             state: StateStatus::default(),
+            failures: Arc::default(),
             earlier: None,
         }
     }
@@ -154,6 +158,7 @@ impl View {
                 .clone(),
             ..Status::default()
         };
+        self.facts.failures.report(&mut status.state.saves);
         self.outputs.report(&mut status);
         status.memory.parts.insert(
             "summaries".into(),

@@ -8,14 +8,15 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use weir_ingest::{CheckpointLink, CheckpointPart, KnownClient, SavedSeries, timestamped_pieces};
 use weir_protocol::Kind;
 use weir_state::{AgentId, Entry, Facts, Identity, State, StreamReader};
+use weir_status::status::SaveStatus;
 
 use super::content::OpenBucket;
 use super::disk::{self, Disk, Sink};
@@ -90,6 +91,26 @@ fn unfinished(epoch: u64, worker: usize) -> String {
     format!("{}.new", name(epoch, worker))
 }
 
+/// Attempts to write the state that failed, for the status.
+#[derive(Debug, Default)]
+pub struct SaveFailures {
+    count: AtomicU64,
+    last: Mutex<Option<String>>,
+}
+
+impl SaveFailures {
+    pub fn add(&self, error: &io::Error) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+    }
+
+    pub fn report(&self, status: &mut SaveStatus) {
+        status.saves_failed += self.count.load(Ordering::Relaxed);
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        status.save_error.clone_from(&last);
+    }
+}
+
 /// The progress of the thread that writes.
 #[derive(Clone, Default)]
 pub struct CheckpointProgress {
@@ -98,6 +119,8 @@ pub struct CheckpointProgress {
     /// Every worker has a complete checkpoint, so the bucket that the process continued counts no more.
     pub is_complete: Arc<AtomicBool>,
     starts_over: Vec<Arc<AtomicBool>>,
+    /// Of this thread and of what writes books and sums.
+    pub failures: Arc<SaveFailures>,
     /// The payloads in complete checkpoints.
     pub saved: SavedPayloads,
 }
@@ -226,6 +249,7 @@ impl CheckpointWriter {
         self.begun.remove(worker);
         self.progress.starts_over[usize::from(*worker)].store(true, Ordering::Release);
         self.progress.is_failing.store(true, Ordering::Release);
+        self.progress.failures.add(error);
         self.progress.saved.changed();
         if !std::mem::replace(&mut self.is_warned, true) {
             tracing::warn!("state_path: the open bucket cannot be saved, and a kill would lose it: {error}");

@@ -371,13 +371,6 @@ impl Delivery {
         lock(&self.shared.intake.inbox).bytes
     }
 
-    pub fn has_disk_queue(&self) -> bool {
-        self.shared
-            .endpoints
-            .iter()
-            .any(|side| side.identity.disk.is_some())
-    }
-
     /// Ends waits after failures: something that attempts depend on, such as a key, is another one now.
     pub fn retry_now(&self) {
         self.shared
@@ -653,12 +646,15 @@ impl Shared {
     fn record_disk_error(&self, books: &mut EndpointBooks, queue: &Queue, index: usize) {
         let endpoint = &self.endpoints[index].label;
         match (&books.disk_error, queue.disk_error()) {
-            (None, Some(error)) => tracing::warn!(
-                output = self.name,
-                endpoint,
-                error,
-                "the disk queue cannot be written; payloads wait in memory only"
-            ),
+            (None, Some(error)) => {
+                books.counts[OutputCounter::DiskFailures] += 1;
+                tracing::warn!(
+                    output = self.name,
+                    endpoint,
+                    error,
+                    "the disk queue cannot be written; payloads wait in memory only"
+                );
+            }
             (Some(_), None) => tracing::info!(
                 output = self.name,
                 endpoint,

@@ -7,6 +7,7 @@ use weir_counters::Counts;
 
 use crate::counters::OutputCounter;
 
+use super::Delivery;
 use super::books::{Dropped, Items};
 
 /// The newest failure of an endpoint.
@@ -109,5 +110,14 @@ impl OutputStatus {
         self.endpoints
             .iter()
             .all(|endpoint| endpoint.balances(self.received))
+    }
+}
+
+impl Delivery {
+    /// The directory of the disk queue, and the bytes that each endpoint may use in it.
+    pub fn disk_queue(&self) -> Option<(&str, u64)> {
+        let (settings, sides) = (&self.shared.settings, &self.shared.endpoints);
+        let is_used = sides.iter().any(|side| side.identity.disk.is_some());
+        is_used.then_some((&settings.disk_path, settings.disk_bytes_max / sides.len() as u64))
     }
 }

@@ -104,7 +104,7 @@ fn directory(check: &'static str, path: &Path, user: &User) -> Finding {
     }
     match free_bytes(there) {
         Ok(free) if free < FREE_BYTES_MIN => {
-            let found = format!("only {} are left on its disk", weir_units::show_size(free));
+            let found = format!("only {} left on its disk", weir_units::counted(free, "bytes"));
             Finding::warning(check, finding.subject, found).remedy("make room on the disk")
         }
         _ => finding,

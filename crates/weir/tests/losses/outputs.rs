@@ -41,16 +41,21 @@ fn refusing(text: &'static str) -> SocketAddr {
 
 pub fn outputs() -> Provoked {
     let receiver = refusing("refused");
+    let directory = tempfile::tempdir().unwrap();
+    let queue = directory.path().join("queue");
     let log = match cfg!(feature = "kafka") {
         true => "  kafka: {brokers: ['127.0.0.1:1'], topic: weir}\n",
         false => "",
     };
     let config = format!(
         "bucket_width: 1s\nworkers: 1\noutputs:\n  prometheus: {{}}\n  influx: {{url: 'http://{receiver}/write', compression: none}}\n  \
-         graphite: {{address: 'udp://127.0.0.1:9', datagram_bytes_max: 512}}\n  otlp: {{url: 'http://127.0.0.1:1', delivery: {{backoff_max: 1h}}}}\n  \
-         relay: {{targets: ['udp://127.0.0.1:9'], udp_bytes_max: 512}}\n{log}"
+         graphite: {{address: 'udp://127.0.0.1:9', datagram_bytes_max: 512}}\n  otlp: {{url: 'http://127.0.0.1:1', delivery: {{backoff_max: 1h, disk_path: {}}}}}\n  \
+         relay: {{targets: ['udp://127.0.0.1:9'], udp_bytes_max: 512}}\n{log}",
+        queue.display()
     );
     let agent = Starter::from(&config).socket().start();
+    // Before the first payload is written.
+    std::fs::rename(&queue, directory.path().join("gone")).unwrap();
     let long = "x".repeat(600);
     // One datagram is in one bucket.
     agent.send("much:1e308|c\nmuch:1e308|c\nnegative:-5|c\nrefused:1|c\ntaken:1|c\n");
@@ -61,7 +66,10 @@ pub fn outputs() -> Provoked {
         get(&agent.admin, "/metrics");
         agent.status()["scrape"]["renamed_metrics"].as_u64() > Some(1)
     });
-    Provoked::new(agent, ())
+    until("a payload could not be written", || {
+        agent.output("otlp")["disk_failures"].as_u64() > Some(0)
+    });
+    Provoked::new(agent, directory)
 }
 
 /// A capture whose reader takes nothing.
@@ -342,5 +350,9 @@ pub fn lives() -> Provoked {
     let last = std::fs::metadata(&path).unwrap().len() as usize - 1;
     flip(&path, last);
     let fourth = place.start(&place.config("bucket_width: LONG\ncontexts_max: 20\n", "1s", ""));
+    std::fs::rename(place.path("state"), place.path("gone")).unwrap();
+    until("the state could not be written", || {
+        fourth.status()["state"]["saves_failed"].as_u64() > Some(0)
+    });
     Provoked::new(fourth, place.directory)
 }
