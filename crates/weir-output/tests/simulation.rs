@@ -287,7 +287,7 @@ impl Schedule {
             memory: random.one_of(&[1 << 20, 1 << 20, 200]),
             delay: Duration::from_millis(random.one_of(&[0, 0, 3500])),
         };
-        let (clock, driver) = Clock::simulated(BUCKET);
+        let (clock, driver) = Clock::simulated(BUCKET, Arc::new(|| true));
         let schedule = Schedule {
             // In memory where that can be had: schedules synchronise files thousands of times.
             directory: tempfile::tempdir_in("/dev/shm")

@@ -1,5 +1,6 @@
 //! Time as deliveries see it: the system's, or one that a test drives.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,8 +24,18 @@ enum Inner {
         /// Unix seconds when it was made.
         unix: Arc<AtomicI64>,
         time: Arc<DrivenTime>,
-        is_simulated: bool,
+        simulated: Option<Lives>,
     },
+}
+
+/// Whether the process of a simulated output has not ended.
+#[derive(Clone)]
+struct Lives(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for Lives {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lives")
+    }
 }
 
 /// Moves a driven clock.
@@ -57,16 +68,16 @@ impl Clock {
 
     /// A clock that stands at `unix` seconds until its driver moves it.
     pub fn driven(unix: i64) -> (Self, Driver) {
-        Self::with_driver(unix, false)
+        Self::with_driver(unix, None)
     }
 
     /// The same for an output that runs on one thread alone, so that its events have one order: nothing is random, nothing runs on another
-    /// thread, and no other time passes.
-    pub fn simulated(unix: i64) -> (Self, Driver) {
-        Self::with_driver(unix, true)
+    /// thread, and no other time passes. Once it does not live any more, it does not touch its disk either.
+    pub fn simulated(unix: i64, lives: Arc<dyn Fn() -> bool + Send + Sync>) -> (Self, Driver) {
+        Self::with_driver(unix, Some(Lives(lives)))
     }
 
-    fn with_driver(unix: i64, is_simulated: bool) -> (Self, Driver) {
+    fn with_driver(unix: i64, simulated: Option<Lives>) -> (Self, Driver) {
         let time: Arc<DrivenTime> = Arc::default();
         let unix = Arc::new(AtomicI64::new(unix));
         let driver = Driver {
@@ -76,7 +87,7 @@ impl Clock {
         let inner = Inner::Driven {
             unix,
             time,
-            is_simulated,
+            simulated,
         };
         (Self(inner), driver)
     }
@@ -113,14 +124,15 @@ impl Clock {
         }
     }
 
+    fn simulated_life(&self) -> Option<&Lives> {
+        match &self.0 {
+            Inner::Driven { simulated, .. } => simulated.as_ref(),
+            Inner::System { .. } => None,
+        }
+    }
+
     fn is_simulated(&self) -> bool {
-        matches!(
-            self.0,
-            Inner::Driven {
-                is_simulated: true,
-                ..
-            }
-        )
+        self.simulated_life().is_some()
     }
 
     /// A seed for jitter, which differs between processes and calls.
@@ -133,11 +145,20 @@ impl Clock {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
-        if self.is_simulated() {
-            tokio::spawn(async move { work() }).await
-        } else {
-            tokio::task::spawn_blocking(work).await
-        }
+        let Some(Lives(lives)) = self.simulated_life().cloned() else {
+            return tokio::task::spawn_blocking(work).await;
+        };
+        let within = async move {
+            match lives() {
+                true => work(),
+                false => {
+                    // With all that it holds of the disk.
+                    drop(work);
+                    std::future::pending().await
+                }
+            }
+        };
+        tokio::spawn(within).await
     }
 
     /// Waits for something, for so long. `None`: it did not come.

@@ -25,14 +25,12 @@ impl Delivery {
     pub async fn take_over(&self, old: &Delivery) {
         let pairs = match_endpoints(&self.shared.identities(), &old.shared.identities());
         let inherits = !pairs.is_empty() && !self.lineage.is_empty() && self.lineage == old.lineage;
+        let mut encoder = None;
         if inherits {
-            let encoder = old.end_encoding(true).await;
+            encoder = old.end_encoding(true).await;
             if let Some(encoder) = &encoder {
                 self.take_open(encoder.open(), &old.shared);
             }
-            self.begin_encoding(encoder);
-        } else {
-            self.begin_encoding(None);
         }
         if !pairs.is_empty() {
             old.end_encoding(false).await;
@@ -42,6 +40,8 @@ impl Delivery {
             old.release(before).await;
             self.take_queue(new, &old.shared, before).await;
         }
+        // Not before: until then it has no place on disk for what it encodes.
+        self.begin_encoding(encoder);
         self.begin_sending();
     }
 
@@ -131,6 +131,10 @@ impl Shared {
         let nothing = Queue::new(super::Order::NewestFirst, 0, None);
         let mut queue = std::mem::replace(&mut *lock(&old.endpoints[before].queue), nothing);
         queue.requeue();
+        if self.has_disk() {
+            let books = lock(&old.books);
+            old.tell_written(&books, books.resolved());
+        }
         let mut own = lock(&self.endpoints[index].queue);
         own.set_memory_max(self.memory_max());
         let mut books = {

@@ -533,6 +533,10 @@ impl Shared {
     /// Ends the queues. Batches still in the inbox are lost: the encoder panicked, or the grace period was too short.
     fn close(&self) {
         let mut queues: Vec<_> = self.endpoints.iter().map(|side| lock(&side.queue)).collect();
+        if self.has_disk() {
+            let books = lock(&self.books);
+            self.tell_written(&books, books.resolved());
+        }
         queues.iter_mut().for_each(|queue| queue.close());
         *lock(&self.intake.inbox) = Inbox::default();
         let mut books = lock(&self.books);
@@ -564,13 +568,23 @@ impl Shared {
         let created = self.clock.unix();
         self.ask_for(encoded.payloads.iter().map(|draft| draft.body.len() as u64).sum());
         let memory_max = self.memory_max();
-        let before = i64::try_from(lock(&self.books).resolved()).ok();
         let mut queues: Vec<MutexGuard<'_, Queue>> =
             self.endpoints.iter().map(|side| lock(&side.queue)).collect();
-        if self.has_disk() && !encoded.payloads.is_empty() {
-            // Another process would find them there.
-            self.begins();
-        }
+        let before = {
+            let books = lock(&self.books);
+            let before = books.resolved();
+            if self.has_disk() && !encoded.payloads.is_empty() {
+                // Another process would find them there.
+                let points = encoded
+                    .payloads
+                    .iter()
+                    .filter(|draft| draft.class == Class::Points);
+                let points: u64 = points.map(|draft| u64::from(draft.count)).sum();
+                self.tell_written(&books, before + points);
+                self.begins();
+            }
+            i64::try_from(before).ok()
+        };
         queues
             .iter_mut()
             .for_each(|queue| queue.set_memory_max(memory_max));
@@ -674,7 +688,14 @@ impl Shared {
         let work = move || {
             let mut queue = lock(&shared.endpoints[index].queue);
             // The queue may touch the disk, and readers of the books must not wait for that: work on a copy.
-            let mut books = lock(&shared.books).endpoints[index].clone();
+            let mut books = {
+                let all = lock(&shared.books);
+                if queue.has_disk() && !all.endpoints[index].sizes.unsaved.is_zero() {
+                    // A disk that has room again takes them.
+                    shared.tell_written(&all, all.resolved());
+                }
+                all.endpoints[index].clone()
+            };
             let result = work(&mut queue, &mut books);
             shared.record_disk_error(&mut books, &queue, index);
             books.copy_from(&queue);

@@ -122,6 +122,14 @@ impl Shared {
         told.leaves(&self.name, books.ends.until(leaves));
     }
 
+    /// Reports that payloads may be written to disk now, up to the one with this point of those received: after a kill another process
+    /// delivers them, whether [`AtRisk::is_safe`] was told or not.
+    pub(super) fn tell_written(&self, books: &Books, until: u64) {
+        if let Some(told) = &self.safe.0 {
+            told.leaves(&self.name, books.ends.until(until));
+        }
+    }
+
     /// Tells how far nothing is at risk, after a change of the books. `landed`: the payload of an endpoint that is delivered, and not entered
     /// yet. Payloads arrive in any order: what counts is the oldest that has not.
     pub(super) fn tell_safe(&self, books: &mut Books, landed: Option<(usize, u64)>) {

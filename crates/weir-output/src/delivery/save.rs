@@ -169,12 +169,16 @@ impl Delivery {
                 continue;
             };
             let name = self.name.clone();
-            let open = move |queue: &mut super::Queue, _: &mut super::EndpointBooks| match DiskQueue::open(
-                &path, disk_max, age_max,
-            ) {
-                Ok((disk, _)) => queue.put_disk(disk),
-                Err(error) => {
-                    tracing::error!(output = name, "the disk queue cannot be opened again: {error}")
+            let open = move |queue: &mut super::Queue, _: &mut super::EndpointBooks| {
+                // It was never closed.
+                if queue.has_disk() {
+                    return;
+                }
+                match DiskQueue::open(&path, disk_max, age_max) {
+                    Ok((disk, _)) => queue.put_disk(disk),
+                    Err(error) => {
+                        tracing::error!(output = name, "the disk queue cannot be opened again: {error}")
+                    }
                 }
             };
             self.shared.with_queue(index, open).await;

@@ -71,7 +71,7 @@ fn check_all(part: u64) {
         (hand_overs, reclaimed) = (hand_overs + done.hand_overs, reclaimed + done.reclaimed);
         reloads += done.reloads;
         exact += u64::from(done.is_exact());
-        unsaid += u64::from(done.accepted_unsaid() > 0);
+        unsaid += u64::from(done.kept_unsaid() > 0);
         let repeated = done.repeated();
         (duplicates, again) = (duplicates + repeated.0, again + repeated.1);
     }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use weir_state::AgentId;
 
 use super::Random;
 use super::disk::{Killed, ProcessDisk};
-use super::receivers::{Ending, Mood, Receiver, Receivers, Rows, SampleCounts, Sends, Told, lock, rows};
+use super::receivers::{Mood, QUEUE_BYTES, Receivers, Rows, SampleCounts, Sends, Told, lock, rows};
 use crate::run::pipeline::Consumers;
 use crate::state::Tally;
 use crate::state::tally::OutputKind;
@@ -51,6 +52,8 @@ struct Line {
     at: usize,
     process: u64,
     rows_max: usize,
+    /// Bytes of payloads in memory.
+    memory: u64,
     tally: Option<Arc<Tally>>,
     disk: ProcessDisk,
     counts: Arc<SampleCounts>,
@@ -70,7 +73,7 @@ impl Line {
         let queues = BTreeMap::from([(self.name.clone(), queues)]);
         let around = OutputEnvironment {
             clock: self.clock.clone(),
-            memory_bytes_max: 1 << 30,
+            memory_bytes_max: self.memory,
             state_bytes_max: 0,
             host_tags: Arc::default(),
             saved: Arc::new(SavedStates::default().with_queues(queues)),
@@ -101,10 +104,13 @@ impl Line {
             process: self.process,
             rows_max: self.rows_max,
             open: Vec::new(),
+            made: self.receivers.made.clone(),
         });
         let order = Order::NewestFirst;
-        let started = Delivery::start(&self.name, &settings(), order, encoder, vec![endpoint], &around);
-        Arc::new(started.expect("an output without files"))
+        let queue = lock(&self.receivers)[self.at].queue.clone();
+        let settings = settings(queue.as_deref());
+        let started = Delivery::start(&self.name, &settings, order, encoder, vec![endpoint], &around);
+        Arc::new(started.expect("nobody else has the files"))
     }
 }
 
@@ -156,13 +162,13 @@ pub struct Outputs {
     is_in_bucket: bool,
 }
 
-fn settings() -> DeliverySettings {
+fn settings(queue: Option<&Path>) -> DeliverySettings {
     DeliverySettings {
         queue: QueueSettings {
             timeout: Duration::from_secs(5),
             backoff_max: Duration::from_secs(1),
-            disk_path: String::new(),
-            disk_bytes_max: 0,
+            disk_path: queue.map(|path| path.display().to_string()).unwrap_or_default(),
+            disk_bytes_max: QUEUE_BYTES,
             disk_age_max: Duration::ZERO,
         },
         concurrency: 2,
@@ -179,6 +185,7 @@ pub struct Beginning<'a> {
     pub saved: &'a SavedStates,
     pub tally: Option<Arc<Tally>>,
     pub rows_max: usize,
+    pub memory: u64,
     /// Of the previous process.
     pub waiting: &'a [Waiting],
     pub now: Readings,
@@ -187,23 +194,31 @@ pub struct Beginning<'a> {
 impl Beginning<'_> {
     fn sending(&self, process: u64, at: usize, name: &str) -> Sending {
         let unix = self.now.wall_ms.div_euclid(1000);
-        let (clock, driver) = Clock::simulated(unix);
+        let disk = self.disk.clone();
+        let (clock, driver) = Clock::simulated(unix, Arc::new(move || disk.is_alive()));
+        let counts: Arc<SampleCounts> = Arc::default();
+        let (on_disk, has_disk) = {
+            let receiver = &mut lock(self.receivers)[at];
+            receiver.running.push((process, counts.clone()));
+            (receiver.on_disk, receiver.queue.is_some())
+        };
         let line = Line {
             name: name.to_owned(),
             receivers: self.receivers.clone(),
             at,
             process,
             rows_max: self.rows_max,
+            // What lies on disk need not be in memory.
+            memory: if has_disk { self.memory } else { 1 << 30 },
             tally: self.tally.clone(),
             disk: self.disk.clone(),
-            counts: Arc::default(),
+            counts,
             clock,
         };
-        let mut queues = Vec::new();
-        if let Some(waiting) = self.waiting.get(at) {
-            line.counts.taken.store(waiting.samples, Ordering::Relaxed);
-            queues.clone_from(&waiting.queues);
-        }
+        let waiting = self.waiting.get(at);
+        let queues = waiting.map(|of| of.queues.clone()).unwrap_or_default();
+        let samples = waiting.map_or(on_disk, |of| of.samples);
+        line.counts.taken.store(samples, Ordering::Relaxed);
         Sending {
             delivery: line.start(queues, None),
             line,
@@ -271,6 +286,7 @@ impl Outputs {
         let has_answered = lock(&self.receivers)[at].answer(random);
         if has_answered {
             self.run();
+            lock(&self.receivers)[at].answers_are_read();
         }
         has_answered
     }
@@ -353,7 +369,9 @@ impl Outputs {
             }
             self.pause();
         }
-        panic!("an output does not deliver, though its receiver would answer");
+        let left = self.sending.iter().map(|of| (of.left(), of.delivery.status()));
+        let left: Vec<_> = left.filter(|(left, _)| *left > 0).collect();
+        panic!("an output does not deliver, though its receiver would answer: {left:?}");
     }
 
     /// Waits for something that an output does at a stop.
@@ -390,30 +408,27 @@ impl Outputs {
             let status = self.sending[at].delivery.status();
             assert!(status.balances(), "{status:?}");
             let dropped = status.endpoints[0].dropped.get(&Reason::Shutdown);
-            let (is_left, left) = (
-                dropped.is_some_and(|items| !items.is_zero()),
-                self.sending[at].left(),
-            );
+            let is_left = dropped.is_some_and(|items| !items.is_zero());
+            let left = self.sending[at].left() - lock(&self.receivers)[at].waiting_on_disk();
             assert_eq!(is_left, left > 0, "{left} samples are left, {status:?}");
         }
         self.end();
-        self.sending.iter().all(|sending| sending.left() == 0)
+        lock(&self.receivers)
+            .iter()
+            .all(|receiver| receiver.ending == Some(0))
     }
 
-    /// Whatever waits is dropped and counted, once the books have it.
+    /// Whatever waits in memory alone is dropped and counted, once the books have it.
     pub fn end(&self) {
         for (sending, receiver) in self.sending.iter().zip(&mut *lock(&self.receivers)) {
-            receiver.ending = Some(Ending {
-                dropped: sending.left(),
-                said: sending.line.counts.unsaid.swap(0, Ordering::Relaxed),
-            });
+            receiver.ending = Some(sending.left() - receiver.waiting_on_disk());
         }
     }
 
     /// The same, where the books have it already.
     pub fn end_now(&self) {
         self.end();
-        lock(&self.receivers).iter_mut().for_each(Receiver::end);
+        self.receivers.killed(true);
     }
 
     /// Begins no further request, and returns the payloads that another process continues with.
@@ -423,7 +438,9 @@ impl Outputs {
             for sending in &self.sending {
                 let queues = self.receivers.runtime.block_on(async {
                     sending.delivery.pause(Duration::ZERO).await;
-                    sending.delivery.save().await.expect("no time passes").1
+                    let saved = sending.delivery.save().await.expect("no time passes");
+                    sending.delivery.close_files().await;
+                    saved.1
                 });
                 let samples = sending.left();
                 waiting.push(Waiting { queues, samples });
@@ -434,13 +451,24 @@ impl Outputs {
 
     /// The other process has failed.
     pub fn resume(&mut self) {
-        self.sending.iter().for_each(|sending| sending.delivery.resume());
+        // It has no file open any more.
+        self.run();
+        for sending in &self.sending {
+            let delivery = sending.delivery.clone();
+            self.receivers
+                .runtime
+                .block_on(async move { delivery.open_files().await });
+            sending.delivery.resume();
+        }
+        self.run();
     }
 
     /// No start reports what was accepted: no kill ended the process.
     pub fn said(&mut self) {
         for (sending, receiver) in self.sending.iter().zip(&mut *lock(&self.receivers)) {
-            receiver.accepted_unsaid -= sending.line.counts.unsaid.swap(0, Ordering::Relaxed);
+            receiver
+                .running
+                .retain(|(process, _)| *process != sending.line.process);
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Plan {
     pub workers: usize,
     pub width: u32,
     pub rows_of_payload: usize,
+    /// Bytes of payloads that an output with a disk queue has in memory.
+    pub memory: u64,
     pub batch_bytes: usize,
     pub agent: AgentId,
 }
@@ -172,6 +174,7 @@ impl Process {
             saved: &saved,
             tally: tally.clone(),
             rows_max: plan.rows_of_payload,
+            memory: plan.memory,
             waiting: &passed.waiting,
             now,
         });

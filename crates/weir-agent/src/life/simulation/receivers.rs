@@ -1,21 +1,28 @@
 //! Receivers of outputs, the truth about what they have accepted, and the way of a payload to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use weir_aggregate::{Batch, Value};
 use weir_output::delivery::{
-    AtRisk, BoxFuture, Class, Counter, Draft, Encode, Encoded, Items, Outcome, Payload, Transport,
+    AtRisk, BoxFuture, Class, Counter, DiskQueue, Draft, Encode, Encoded, Items, Next, Outcome, Payload,
+    Transport,
 };
 
 use super::Random;
 use super::disk::{Killed, ProcessDisk};
 use crate::state::Tally;
 use crate::state::tally::OutputKind;
+
+/// No payload is dropped for want of room on disk.
+pub(super) const QUEUE_BYTES: u64 = 1 << 30;
 
 /// The behaviour of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +46,28 @@ pub struct Receiver {
     pub parts: BTreeMap<(i64, String), u32>,
     /// Samples that the output dropped and counted.
     pub dropped: u64,
-    /// Samples in payloads that a process has from the previous one. A kill drops them, and the books have them among those that waited.
+    /// Samples in payloads that a process has from the previous one. A kill drops those that are not on disk, and the books have them among
+    /// those that waited.
     pub carried: u64,
-    /// Accepted samples of which the output had not said so yet when its process was killed: the next start reports them.
-    pub accepted_unsaid: u64,
-    /// A process has ended its deliveries; its state may not be saved yet.
-    pub ending: Option<Ending>,
+    /// Samples that were accepted, or that wait on disk, of which the output had not said so yet when its process was killed: the next start
+    /// reports them.
+    pub kept_unsaid: u64,
+    /// A process has ended its deliveries; its state may not be saved yet. The samples that it drops.
+    pub ending: Option<u64>,
     /// Its output said something that is not so.
     pub(super) fault: Option<String>,
+    /// Payloads that it has answered for good.
+    answered: BTreeSet<u64>,
+    /// Those of which a process may not have noticed that when it was killed, and their samples: another sends them again.
+    unread: BTreeMap<u64, u64>,
+    /// Those that its process is about to notice.
+    answers: Vec<(u64, u64)>,
+    /// The processes that may deliver: one, or two during a hand-over.
+    pub(super) running: Vec<(u64, Arc<SampleCounts>)>,
+    /// The place of its output's disk queue, if it has one.
+    pub(super) queue: Option<PathBuf>,
+    /// Samples that lie there when a process ends.
+    pub(super) on_disk: u64,
     requests: Vec<Request>,
 }
 
@@ -67,8 +88,9 @@ pub(super) struct SampleCounts {
     pub taken: AtomicU64,
     /// The receiver has answered for good.
     pub answered: AtomicU64,
-    /// Of these, those of this process of which the output has not said so.
-    pub unsaid: AtomicU64,
+    /// Of these, those of this process.
+    own: AtomicU64,
+    /// The output has said that they are delivered, or on disk.
     safe: AtomicU64,
 }
 
@@ -79,15 +101,9 @@ impl SampleCounts {
     }
 }
 
-/// Changes at the end of a process that no start reports as lost.
-#[derive(Clone, Copy, Debug)]
-pub struct Ending {
-    pub dropped: u64,
-    pub said: u64,
-}
-
 impl Receiver {
-    pub fn new(name: &str) -> Receiver {
+    /// `queue`: a place for its output's disk queue.
+    pub fn new(name: &str, queue: Option<PathBuf>) -> Receiver {
         Receiver {
             name: name.to_owned(),
             mood: Mood::Accepts,
@@ -95,9 +111,15 @@ impl Receiver {
             parts: BTreeMap::new(),
             dropped: 0,
             carried: 0,
-            accepted_unsaid: 0,
+            kept_unsaid: 0,
             ending: None,
             fault: None,
+            answered: BTreeSet::new(),
+            unread: BTreeMap::new(),
+            answers: Vec::new(),
+            running: Vec::new(),
+            queue,
+            on_disk: 0,
             requests: Vec::new(),
         }
     }
@@ -122,37 +144,110 @@ impl Receiver {
             Mood::Accepts | Mood::Hangs => Outcome::Delivered,
         };
         if !matches!(outcome, Outcome::Retry { .. }) {
-            let samples = request.content.samples();
+            let (id, samples) = (request.content.id, request.content.samples());
             request.counts.answered.fetch_add(samples, Ordering::Relaxed);
-            if request.is_carried {
-                self.carried -= samples;
+            self.answers.push((id, samples));
+            if !self.answered.insert(id) {
+                if !self.unread.contains_key(&id) {
+                    self.fault = Some(format!(
+                        "payload {id} came again, though its output had the answer"
+                    ));
+                }
             } else {
-                request.counts.unsaid.fetch_add(samples, Ordering::Relaxed);
-                self.accepted_unsaid += samples;
-            }
-            if outcome == Outcome::Delivered {
-                self.accept(request.content);
-            } else {
-                self.dropped += samples;
+                match request.is_carried {
+                    true => self.carried -= samples,
+                    false => drop(request.counts.own.fetch_add(samples, Ordering::Relaxed)),
+                }
+                match outcome == Outcome::Delivered {
+                    true => self.accept(request.content),
+                    false => self.dropped += samples,
+                }
             }
         }
         let _ = request.answer.send(outcome);
         true
     }
 
+    /// Its output has noticed the answers.
+    pub(super) fn answers_are_read(&mut self) {
+        for (id, _) in self.answers.drain(..) {
+            self.unread.remove(&id);
+        }
+    }
+
+    /// Samples on disk of which its process has no answer.
+    pub(super) fn waiting_on_disk(&self) -> u64 {
+        let found = self.queue.as_deref().map(contents).unwrap_or_default();
+        let is_answered = |content: &&Content| self.answers.iter().any(|(id, _)| *id == content.id);
+        let waiting = found.iter().filter(|content| !is_answered(content));
+        waiting.map(Content::samples).sum()
+    }
+
+    /// Samples of payloads that were answered, and that wait on disk all the same.
+    pub fn unread(&self) -> u64 {
+        self.unread.values().sum()
+    }
+
     /// Its process has ended, and no start reports what waited: the books have it.
     pub fn end(&mut self) {
-        if let Some(ending) = self.ending.take() {
-            self.dropped += ending.dropped;
-            self.accepted_unsaid -= ending.said;
-            self.carried = 0;
+        if let Some(dropped) = self.ending.take() {
+            self.dropped += dropped;
+            self.running.clear();
+            let left = self.left_on_disk();
+            self.carried = left.iter().map(|(_, samples)| samples).sum();
         }
     }
 
     /// Its process was killed.
     pub fn killed(&mut self) {
         self.ending = None;
-        self.dropped += std::mem::take(&mut self.carried);
+        let running = std::mem::take(&mut self.running);
+        let left = self.left_on_disk();
+        let mut own_left = 0;
+        let mut carried_left = 0;
+        for (process, samples) in left {
+            match running.iter().any(|(running, _)| *running == process) {
+                true => own_left += samples,
+                false => carried_left += samples,
+            }
+        }
+        let sum = |of: fn(&SampleCounts) -> &AtomicU64| -> u64 {
+            let counts = running
+                .iter()
+                .map(|(_, counts)| of(counts).load(Ordering::Relaxed));
+            counts.sum()
+        };
+        let (own, safe) = (sum(|of| &of.own), sum(|of| &of.safe));
+        let name = &self.name;
+        assert!(
+            safe <= own + own_left,
+            "{name}: {safe} samples are said to be safe, {own} were answered and {own_left} are on disk"
+        );
+        self.kept_unsaid += own + own_left - safe;
+        self.dropped += self.carried - carried_left;
+        self.carried = own_left + carried_left;
+    }
+
+    /// After the end of a process: the payloads on disk that were not answered, as the processes that made them and their samples.
+    fn left_on_disk(&mut self) -> Vec<(u64, u64)> {
+        self.unread.extend(self.answers.drain(..));
+        let found = self.queue.as_deref().map(contents).unwrap_or_default();
+        self.on_disk = found.iter().map(Content::samples).sum();
+        let (again, left): (Vec<Content>, _) = found
+            .into_iter()
+            .partition(|content| self.answered.contains(&content.id));
+        let known = std::mem::take(&mut self.unread);
+        for content in again {
+            let (id, name) = (content.id, &self.name);
+            assert!(
+                known.contains_key(&id),
+                "{name}: payload {id} is on disk, though its output had the answer"
+            );
+            self.unread.insert(id, content.samples());
+        }
+        left.iter()
+            .map(|content| (content.process, content.samples()))
+            .collect()
     }
 
     fn accept(&mut self, content: Content) {
@@ -163,6 +258,30 @@ impl Receiver {
     }
 }
 
+/// Places for disk queues: in memory where that can be had, as schedules synchronise files thousands of times.
+pub struct Queues {
+    pub directory: Option<TempDir>,
+    are_on_disk: Vec<bool>,
+}
+
+impl Queues {
+    pub fn new(are_on_disk: Vec<bool>) -> Queues {
+        let directory = are_on_disk.contains(&true).then(|| {
+            let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+            directory.expect("a directory")
+        });
+        Queues {
+            directory,
+            are_on_disk,
+        }
+    }
+
+    pub fn place(&self, at: usize) -> Option<PathBuf> {
+        let directory = self.directory.as_ref().filter(|_| self.are_on_disk[at])?;
+        Some(directory.path().join(at.to_string()))
+    }
+}
+
 /// All receivers, and the runtime of the outputs that send to them.
 #[derive(Clone)]
 pub struct Receivers {
@@ -170,6 +289,8 @@ pub struct Receivers {
     pub(super) runtime: Arc<Runtime>,
     /// That have begun.
     pub(super) processes: Arc<AtomicU64>,
+    /// See [`Rows`].
+    pub(super) made: Arc<AtomicU64>,
 }
 
 impl Receivers {
@@ -182,6 +303,24 @@ impl Receivers {
             all: Arc::new(Mutex::new(all.collect())),
             runtime: Arc::new(runtime.expect("a runtime")),
             processes: Arc::default(),
+            made: Arc::default(),
+        }
+    }
+
+    /// The tasks of a process that was killed end, and leave the disk.
+    fn forget_ended(&self) {
+        self.runtime
+            .block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+    }
+
+    /// The process was killed, or `end`: it has saved what it knew.
+    pub fn killed(&self, end: bool) {
+        self.forget_ended();
+        for receiver in &mut *lock(self) {
+            match end {
+                true => receiver.end(),
+                false => receiver.killed(),
+            }
         }
     }
 }
@@ -194,15 +333,32 @@ fn lock_all(all: &Mutex<Vec<Receiver>>) -> MutexGuard<'_, Vec<Receiver>> {
     all.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The body of a payload: the number of the process that made it, then timestamp, name and samples on a line each.
+/// The payloads in a disk queue that no process has open. A copy is read: nothing there changes.
+fn contents(queue: &Path) -> Vec<Content> {
+    let mut found = Vec::new();
+    for place in std::fs::read_dir(queue).into_iter().flatten().flatten() {
+        let copy = tempfile::tempdir_in(queue.parent().expect("a directory above")).expect("a directory");
+        for file in std::fs::read_dir(place.path()).into_iter().flatten().flatten() {
+            std::fs::copy(file.path(), copy.path().join(file.file_name())).expect("a copy");
+        }
+        let (mut queue, _) = DiskQueue::open(copy.path(), QUEUE_BYTES, 0).expect("a disk queue");
+        while let Next::Payload(_, payload) = queue.next(true, 0) {
+            found.push(Content::read(&payload.body));
+        }
+    }
+    found
+}
+
+/// The body of a payload: its number and that of the process that made it, then timestamp, name and samples on a line each.
 struct Content {
+    id: u64,
     process: u64,
     rows: Vec<(i64, String, u64)>,
 }
 
 impl Content {
     fn written(&self) -> Vec<u8> {
-        let mut text = format!("{}\n", self.process);
+        let mut text = format!("{} {}\n", self.id, self.process);
         for (timestamp, name, samples) in &self.rows {
             text.push_str(&format!("{timestamp} {name} {samples}\n"));
         }
@@ -218,8 +374,13 @@ impl Content {
             let (timestamp, name) = (word().parse().expect("a time"), word().to_owned());
             (timestamp, name, word().parse().expect("a number"))
         };
+        let numbers = lines
+            .next()
+            .and_then(|line| line.split_once(' '))
+            .expect("two numbers");
         Content {
-            process: lines.next().and_then(|line| line.parse().ok()).expect("a number"),
+            id: numbers.0.parse().expect("a number"),
+            process: numbers.1.parse().expect("a number"),
             rows: lines.map(row).collect(),
         }
     }
@@ -242,6 +403,8 @@ pub(super) struct Rows {
     pub process: u64,
     pub rows_max: usize,
     pub open: Vec<(i64, String, u64)>,
+    /// Payloads of all processes.
+    pub made: Arc<AtomicU64>,
 }
 
 impl Encode for Rows {
@@ -263,6 +426,7 @@ impl Encode for Rows {
             return;
         }
         let content = Content {
+            id: self.made.fetch_add(1, Ordering::Relaxed),
             process: self.process,
             rows: std::mem::take(&mut self.open),
         };
@@ -341,17 +505,14 @@ impl AtRisk for Told {
         if !self.disk.is_alive() {
             resume_unwind(Box::new(Killed));
         }
-        let counts = &self.counts;
-        let said = samples - counts.safe.swap(samples, Ordering::Relaxed);
-        let unsaid = counts.unsaid.load(Ordering::Relaxed);
+        self.counts.safe.store(samples, Ordering::Relaxed);
+        let own = self.counts.own.load(Ordering::Relaxed);
         let receiver = &mut lock_all(&self.all)[self.at];
-        if said > unsaid {
+        // Those on disk are counted after a kill.
+        if samples > own && receiver.queue.is_none() {
             receiver.fault = Some(format!(
-                "{output}: {said} more samples are safe, its receiver has answered for {unsaid}"
+                "{output}: {samples} samples are safe, its receiver has answered for {own}"
             ));
-            return;
         }
-        counts.unsaid.store(unsaid - said, Ordering::Relaxed);
-        receiver.accepted_unsaid -= said;
     }
 }

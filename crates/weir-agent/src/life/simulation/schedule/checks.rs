@@ -46,12 +46,12 @@ impl Schedule {
             let told = reported.for_output(name) + self.forgotten.for_output(name);
             assert_eq!(
                 receiver.samples() + receiver.dropped + told + restored + carried,
-                sent + receiver.accepted_unsaid,
+                sent + receiver.kept_unsaid,
                 "{name}: at a start, delivered {} + dropped {} + reported {told} + continued {restored} + carried {carried} = sent {sent} \
                  + accepted and reported {}",
                 receiver.samples(),
                 receiver.dropped,
-                receiver.accepted_unsaid
+                receiver.kept_unsaid
             );
             self.check_uncertain(receiver, reported);
         }
@@ -69,9 +69,9 @@ impl Schedule {
         let name = &receiver.name;
         let uncertain = reported.uncertain(name) + self.forgotten.uncertain(name);
         assert!(
-            receiver.accepted_unsaid <= uncertain,
+            receiver.kept_unsaid <= uncertain,
             "{name}: {} accepted and reported, only {uncertain} of them as uncertain",
-            receiver.accepted_unsaid
+            receiver.kept_unsaid
         );
     }
 
@@ -102,11 +102,11 @@ impl Schedule {
             let told = reported.for_output(name) + self.forgotten.for_output(name);
             assert_eq!(
                 receiver.samples() + receiver.dropped + told,
-                sent + receiver.accepted_unsaid,
+                sent + receiver.kept_unsaid,
                 "{name}: delivered {} + dropped {} + reported {told} = sent {sent} + accepted and reported {}",
                 receiver.samples(),
                 receiver.dropped,
-                receiver.accepted_unsaid
+                receiver.kept_unsaid
             );
             self.check_uncertain(receiver, &reported);
             if !self.steps_clock {

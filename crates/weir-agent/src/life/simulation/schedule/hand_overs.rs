@@ -59,7 +59,7 @@ impl Schedule {
                 }
                 has_run = true;
                 for (receiver, waiting) in lock(&receivers).iter_mut().zip(&passed.waiting) {
-                    receiver.carried = waiting.samples;
+                    receiver.carried = waiting.samples - receiver.unread();
                 }
                 world.without_kill(|| old.end_after_hand_over(later));
                 // Requests that waited are answered now: the new process has all of them.

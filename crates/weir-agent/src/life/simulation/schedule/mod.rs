@@ -11,7 +11,7 @@ use super::clients::{Clients, Request};
 use super::disk::{Killed, World};
 use super::outputs::SCRAPE;
 use super::process::{Plan, Process};
-use super::receivers::{Mood, Receiver, Receivers, lock};
+use super::receivers::{Mood, Queues, Receiver, Receivers, lock};
 
 macro_rules! say {
     ($schedule:expr, $($what:tt)*) => {
@@ -37,6 +37,8 @@ pub struct Schedule {
     plan: Plan,
     disk: World,
     receivers: Receivers,
+    /// Holds their disk queues.
+    _queues: Option<tempfile::TempDir>,
     process: Option<Process>,
     monotonic: u64,
     wall_offset: i64,
@@ -80,16 +82,21 @@ impl Schedule {
             workers: 1 + random.below(3) as usize,
             width: random.one_of(&[1, 1, 2, 3, 5, 10]),
             rows_of_payload: 1 + random.below(4) as usize,
+            memory: random.one_of(&[1 << 20, 1 << 20, 100]),
             batch_bytes: random.one_of(&[1, 4096, 1 << 20]),
             agent: AgentId([7; 16]),
         };
         let outputs = 1 + random.below(3) as usize;
-        let receivers = ["first", "second", "third"][..outputs]
+        let names = &["first", "second", "third"][..outputs];
+        let queues = Queues::new(names.iter().map(|_| random.one_in(3)).collect());
+        let receivers = names
             .iter()
-            .map(|name| Receiver::new(name));
+            .enumerate()
+            .map(|(at, name)| Receiver::new(name, queues.place(at)));
         let schedule = Schedule {
             disk: World::new(random.next()),
             receivers: Receivers::new(receivers),
+            _queues: queues.directory,
             process: None,
             monotonic: 1000 * MILLISECOND,
             wall_offset: 1_700_000_000_000 + random.below(20_000) as i64,
@@ -117,7 +124,11 @@ impl Schedule {
             plan,
             random,
         };
-        say!(schedule, "{:?}, {outputs} outputs", schedule.plan);
+        let on_disk: Vec<bool> = lock(&schedule.receivers)
+            .iter()
+            .map(|of| of.queue.is_some())
+            .collect();
+        say!(schedule, "{:?}, outputs on disk: {on_disk:?}", schedule.plan);
         schedule
     }
 
@@ -199,10 +210,9 @@ impl Schedule {
         let adding = self.adding.take();
         self.kills += 1;
         self.was_killed = true;
-        self.end_of_outputs();
         let Some(process) = self.process.take() else {
             say!(self, "killed while it starts or stops");
-            return;
+            return self.end_of_outputs();
         };
         let uncounted = process.uncounted();
         say!(
@@ -224,6 +234,8 @@ impl Schedule {
         if process.has_no_tally() {
             self.inexact = self.inexact.or(Some("a process without a tally was killed"));
         }
+        drop(process);
+        self.end_of_outputs();
     }
 
     fn work(&mut self) {
@@ -374,6 +386,7 @@ impl Schedule {
                 self.process = None;
                 self.disk.end_process();
                 self.clients.process_ended();
+                self.receivers.killed(false);
                 self.disk.power_failure();
                 self.inexact = Some("a power failure");
                 self.lost_power = true;
@@ -430,9 +443,10 @@ impl Schedule {
         panic!("something is never delivered");
     }
 
-    /// Samples that a receiver has, and that were reported as lost: a kill came between its answer and the note of that.
-    pub fn accepted_unsaid(&self) -> u64 {
-        lock(&self.receivers).iter().map(|of| of.accepted_unsaid).sum()
+    /// Samples that a receiver has or gets, and that were reported as lost: a kill came between its answer, or the write to disk, and the note
+    /// of that.
+    pub fn kept_unsaid(&self) -> u64 {
+        lock(&self.receivers).iter().map(|of| of.kept_unsaid).sum()
     }
 
     /// Requests that were added before, and that were added again because a kill had lost their points.

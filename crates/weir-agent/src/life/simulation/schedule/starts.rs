@@ -9,7 +9,7 @@ use super::{MILLISECOND, Schedule};
 use crate::life::Resumed;
 use crate::life::simulation::disk::Killed;
 use crate::life::simulation::process::{Process, directory};
-use crate::life::simulation::receivers::{Mood, Receiver, lock};
+use crate::life::simulation::receivers::{Mood, lock};
 use weir_status::status::{StateStatus, Status};
 
 /// A file that was damaged after a kill, and what a start would find without the damage.
@@ -108,13 +108,7 @@ impl Schedule {
     pub(super) fn end_of_outputs(&mut self) {
         let has_ended = lock(&self.receivers).iter().any(|of| of.ending.is_some());
         let is_saved = has_ended && self.next_start().is_some_and(|(own, _)| own.killed.kills == 0);
-        for receiver in &mut *lock(&self.receivers) {
-            if is_saved {
-                receiver.end();
-            } else {
-                receiver.killed();
-            }
-        }
+        self.receivers.killed(is_saved);
     }
 
     /// The findings of a start now, which does not happen, and those of all starts with it.
@@ -185,12 +179,8 @@ impl Schedule {
         }));
         match stopped {
             Ok(stopped) => {
-                let ends = match stopped.has_books {
-                    true => Receiver::end,
-                    // The next start reports what outputs dropped.
-                    false => Receiver::killed,
-                };
-                lock(&self.receivers).iter_mut().for_each(ends);
+                // Without them the next start reports what outputs dropped.
+                self.receivers.killed(stopped.has_books);
                 say!(self, "stops, keeps {}, error {:?}", stopped.keeps, stopped.error);
                 self.stops += 1;
                 self.disk.end_process();
