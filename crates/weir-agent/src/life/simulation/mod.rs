@@ -1,5 +1,5 @@
 //! Simulates lives of the agent on one thread, from a seed: processes that are killed, stopped and started again, on a disk with troubles of
-//! its own, while outputs accept, refuse, hang or are replaced, and clocks step. After each schedule every output has had each bucket once, and what it
+//! its own, while outputs with and without disk queues are replaced, receivers refuse, hang or are away, and clocks step. After each schedule every output has had each bucket once, and what it
 //! lacks is what the starts reported, to the sample.
 //!
 //! A schedule that fails is replayed with a log of its steps: `WEIR_LIFE_SEED=N`. `WEIR_LIFE_FIRST=N` begins with another seed, and
