@@ -32,6 +32,11 @@ impl Delivery {
                 self.take_open(encoder.open(), &old.shared);
             }
         }
+        // Until it has the place of the old one on disk, it would drop what memory cannot hold.
+        let waits_for_disk = self.has_disk_queue();
+        if !waits_for_disk {
+            self.begin_encoding(encoder.take());
+        }
         if !pairs.is_empty() {
             old.end_encoding(false).await;
             old.await_requests(&pairs).await;
@@ -40,8 +45,9 @@ impl Delivery {
             old.release(before).await;
             self.take_queue(new, &old.shared, before).await;
         }
-        // Not before: until then it has no place on disk for what it encodes.
-        self.begin_encoding(encoder);
+        if waits_for_disk {
+            self.begin_encoding(encoder);
+        }
         self.begin_sending();
     }
 
