@@ -33,7 +33,7 @@ impl Delivery {
             }
         }
         // Until it has the place of the old one on disk, it would drop what memory cannot hold.
-        let waits_for_disk = self.has_disk_queue();
+        let waits_for_disk = self.disk_queue().is_some();
         if !waits_for_disk {
             self.begin_encoding(encoder.take());
         }
