@@ -299,18 +299,26 @@ impl Sending {
             delivery.not_corrected += counts.not_corrected;
             self.follower.found_unreadable(counts.unreadable);
         }
-        self.progress.waits.store(true, Ordering::Relaxed);
-        let is_safe = self.wait_for(running, |delivery| delivery.status().is_safe());
-        self.progress.waits.store(false, Ordering::Relaxed);
-        is_safe
+        self.wait_for(running, |delivery| delivery.status().is_safe())
     }
 
     fn wait_for(&mut self, running: &Running, is_so: impl Fn(&Delivery) -> bool) -> bool {
         let Output::Delivered(_, delivery) = &running.output else {
             return true;
         };
+        if is_so(delivery) {
+            return true;
+        }
+        self.progress.waits.store(true, Ordering::Relaxed);
+        let is_so = self.wait_until(running, || is_so(delivery));
+        self.progress.waits.store(false, Ordering::Relaxed);
+        is_so
+    }
+
+    /// `false`: the process ends first, or another one gives the series.
+    fn wait_until(&mut self, running: &Running, is_so: impl Fn() -> bool) -> bool {
         let mut heard = Instant::now();
-        while !is_so(delivery) {
+        while !is_so() {
             let grace = self.config.running.grace_period;
             if self
                 .shared
