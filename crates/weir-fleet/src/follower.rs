@@ -19,7 +19,7 @@ use weir_output::delivery::{Delivery, OutputState, SavedStates};
 use weir_output::prometheus::SavedAt;
 
 use super::place::{self, Mark, PartitionSums};
-use super::shared::{OutputProgress, Shared};
+use super::shared::{LOG, OutputProgress, Shared};
 use super::{FleetLog, open_for_output, unix_ms};
 use weir_agent::budget::Budget;
 use weir_agent::life::Resumed;
@@ -128,17 +128,28 @@ impl Sending {
         while !self.shared.is_stopping() {
             let commits = self.shared.commits();
             match self.turn(&mut running) {
-                Ok(true) => continue,
-                Ok(false) => self.progress.read_all(commits),
-                Err(reason) => self
-                    .shared
-                    .failed(&format!("results for {}: {reason}", self.name)),
+                Ok(has_given) => {
+                    // Other partitions may go on beside one that waits for a newer program.
+                    if self.follower.counts().newer.is_none() {
+                        self.shared.succeeded(&self.name);
+                    }
+                    if has_given {
+                        continue;
+                    }
+                    self.progress.read_all(commits);
+                }
+                Err(error) => self.failed(&error),
             }
             self.shared.wait(commits, RETRY);
         }
         if let Some(running) = running {
             self.end(running);
         }
+    }
+
+    fn failed(&self, error: &weir_log::Error) {
+        let reason = format!("results for {}: {error}", self.name);
+        self.shared.failed(&self.name, &reason);
     }
 
     /// `false`: there is nothing to do.
@@ -181,13 +192,18 @@ impl Sending {
         self.progress.deleted.store(lacks, Ordering::Relaxed);
         self.progress.holds(self.follower.bytes());
         let Some(mut delivery) = delivery? else {
-            return Ok(false);
+            let newer = counts.newer.map(|(partition, number)| weir_log::Error::Form {
+                partition,
+                what: "result",
+                number,
+            });
+            return newer.map_or(Ok(false), Err);
         };
         if running.is_over(counts.moved) {
             return Ok(true);
         }
         if let Err(error) = self.mark.begin() {
-            self.shared.failed(&format!("state_path: {error}"));
+            self.shared.failed(LOG, &format!("state_path: {error}"));
         }
         self.progress.giving(&delivery);
         self.progress.holds(self.follower.bytes() + delivery.bytes);
@@ -203,6 +219,14 @@ impl Sending {
     fn start(&mut self) -> Result<Result<Running, Failure>, weir_log::Error> {
         let moved = self.follower.counts().moved;
         let stored = self.follower.sums()?;
+        // From zero, they would replace those of the newer program.
+        if let Some(newer) = stored.iter().find(|of| PartitionSums::are_newer(&of.bytes)) {
+            return Err(weir_log::Error::Form {
+                partition: newer.partition,
+                what: "the sums before result",
+                number: newer.before,
+            });
+        }
         Ok(self.start_with(&stored, moved))
     }
 
@@ -330,7 +354,7 @@ impl Sending {
             if heard.elapsed() >= LISTEN {
                 heard = Instant::now();
                 if let Err(error) = self.follower.listen() {
-                    self.shared.failed(&format!("results for {}: {error}", self.name));
+                    self.failed(&error);
                 }
                 if running.is_over(self.follower.counts().moved) {
                     return false;
@@ -350,7 +374,8 @@ impl Sending {
             Ok(sums) => self.follower.delivered_sums(delivery, sums),
             Err(error) => {
                 // The next delivery stores them.
-                self.shared.failed(&format!("the sums of {}: {error}", self.name));
+                self.shared
+                    .failed(LOG, &format!("the sums of {}: {error}", self.name));
                 Ok(())
             }
         }

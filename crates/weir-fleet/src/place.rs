@@ -30,6 +30,11 @@ impl PartitionSums {
         Ok(bytes)
     }
 
+    /// Whether a newer program wrote them.
+    pub fn are_newer(bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|version| *version > VERSION)
+    }
+
     pub fn decode(bytes: &[u8]) -> io::Result<Self> {
         let Some(compressed) = bytes.strip_prefix(&[VERSION]) else {
             return Err(io::Error::other("another version wrote them"));

@@ -9,7 +9,7 @@ use weir_merge::{Owner, OwnerTurn, Settings};
 use super::FleetLog;
 use super::follower;
 use super::report::{self, Totals};
-use super::shared::Shared;
+use super::shared::{LOG, Shared};
 use weir_system::failure::Failure;
 
 /// Wait after a read without records.
@@ -83,7 +83,7 @@ impl Reading {
         let pause = match turned {
             Ok(turn) => self.after(turn),
             Err(error) => {
-                self.shared.failed(&format!("log: {error}"));
+                self.shared.failed(LOG, &format!("log: {error}"));
                 RETRY
             }
         };
@@ -102,7 +102,13 @@ impl Reading {
 
     fn after(&mut self, turn: OwnerTurn) -> Duration {
         self.totals.add(turn);
-        self.shared.succeeded();
+        match self.owner.refused().next() {
+            None => self.shared.succeeded(LOG),
+            Some((partition, error)) => {
+                let reason = format!("log: partition {partition} is not merged: {error}");
+                self.shared.failed(LOG, &reason);
+            }
+        }
         if turn.fenced > 0 {
             tracing::warn!("another process took over {} partitions of this one", turn.fenced);
         }
@@ -124,7 +130,7 @@ impl Reading {
         self.shared.found_damage(self.owner.log().damage());
         match self.owner.log().torn_bytes() {
             Ok(bytes) => self.shared.found_torn(bytes),
-            Err(error) => self.shared.failed(&format!("log: {error}")),
+            Err(error) => self.shared.failed(LOG, &format!("log: {error}")),
         }
         let report = report::report(&self.owner, &self.totals, self.shared.log_errors());
         self.shared.publish(report);
@@ -136,8 +142,8 @@ impl Reading {
         let partitions: Vec<u32> = self.owner.merges().map(|(partition, _)| partition).collect();
         for partition in partitions {
             if let Err(error) = self.owner.log().prune(partition, &self.outputs) {
-                self.shared
-                    .failed(&format!("old files of the log cannot be removed: {error}"));
+                let reason = format!("old files of the log cannot be removed: {error}");
+                self.shared.failed(LOG, &reason);
             }
         }
     }

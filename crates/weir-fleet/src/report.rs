@@ -20,14 +20,12 @@ const QUARANTINE_MAX: usize = 32;
 pub struct Totals {
     commits: u64,
     fenced: u64,
-    unreadable: u64,
 }
 
 impl Totals {
     pub fn add(&mut self, turn: OwnerTurn) {
         self.commits += turn.commits;
         self.fenced += turn.fenced;
-        self.unreadable = turn.unreadable_snapshots;
     }
 }
 
@@ -37,7 +35,7 @@ pub fn report(owner: &Owner<FleetLog>, totals: &Totals, log_errors: u64) -> Flee
     counts[FleetCounter::Partitions] = owner.held() as u64;
     counts[FleetCounter::Commits] = totals.commits;
     counts[FleetCounter::Fenced] = totals.fenced;
-    counts[FleetCounter::UnreadableSnapshots] = totals.unreadable;
+    counts[FleetCounter::UnreadableSnapshots] = owner.refused().count() as u64;
     counts[FleetCounter::LogErrors] = log_errors;
     let mut agents = BTreeMap::new();
     let mut fleet = Membership::default();

@@ -21,6 +21,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Buckets of an output that are remembered, so that each counts once.
 const GIVEN_MAX: usize = 256;
 
+/// The source of errors of the thread that merges. Each output is a source of its own: the success of one does not end the errors of another.
+pub const LOG: &str = "";
+
 #[derive(Default)]
 pub struct Shared {
     state: Mutex<State>,
@@ -38,8 +41,9 @@ struct State {
     has_begun: bool,
     /// The owner's last turn.
     turned: Option<Instant>,
-    error: Option<String>,
-    error_logged: Option<(Instant, String)>,
+    /// By the output that reads, or [`LOG`].
+    errors: BTreeMap<String, String>,
+    errors_logged: BTreeMap<String, (Instant, String)>,
     /// By file.
     damage: BTreeMap<PathBuf, Damage>,
     torn_bytes: u64,
@@ -80,6 +84,14 @@ struct OutputState {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    /// The current errors, if any.
+    fn error(&self) -> Option<String> {
+        let errors: Vec<&str> = self.errors.values().map(String::as_str).collect();
+        (!errors.is_empty()).then(|| errors.join("; "))
+    }
 }
 
 impl Shared {
@@ -135,28 +147,26 @@ impl Shared {
         lock(&self.state).turned.is_some_and(|at| at.elapsed() < time)
     }
 
-    /// Records that the log can be read and written.
-    pub fn succeeded(&self) {
+    /// Records that this source can read and write the log.
+    pub fn succeeded(&self, source: &str) {
         let mut state = lock(&self.state);
-        state.has_begun = true;
-        if state.error.take().is_some() {
-            tracing::info!("the log can be read and written again");
+        state.has_begun |= source == LOG;
+        if let Some(reason) = state.errors.remove(source) {
+            tracing::info!("the log can be read and written again; before: {reason}");
         }
     }
 
     /// Records a failure that is retried.
-    pub fn failed(&self, reason: &str) {
+    pub fn failed(&self, source: &str, reason: &str) {
         self.log_errors.fetch_add(1, Ordering::Relaxed);
         let mut state = lock(&self.state);
-        let is_new = state
-            .error_logged
-            .as_ref()
-            .is_none_or(|(at, logged)| logged != reason || at.elapsed() >= LOG_INTERVAL);
-        if is_new {
+        let logged = state.errors_logged.get(source);
+        if logged.is_none_or(|(at, logged)| logged != reason || at.elapsed() >= LOG_INTERVAL) {
             tracing::error!("{reason}");
-            state.error_logged = Some((Instant::now(), reason.to_owned()));
+            let logged = (Instant::now(), reason.to_owned());
+            state.errors_logged.insert(source.to_owned(), logged);
         }
-        state.error = Some(reason.to_owned());
+        state.errors.insert(source.to_owned(), reason.to_owned());
     }
 
     /// Records the damage that a reader has found in the log.
@@ -209,8 +219,8 @@ impl Shared {
     /// The current error, if any.
     pub fn readiness(&self) -> Result<(), NotReady> {
         let state = lock(&self.state);
-        match (&state.error, state.has_begun) {
-            (Some(error), _) => Err(NotReady::Failed(error.clone())),
+        match (state.error(), state.has_begun) {
+            (Some(error), _) => Err(NotReady::Failed(error)),
             (None, false) => Err(NotReady::Log),
             (None, true) => Ok(()),
         }
@@ -229,7 +239,7 @@ impl Shared {
         self.asked.store(true, Ordering::Release);
         let state = lock(&self.state);
         let mut report = state.report.clone();
-        report.log_error.clone_from(&state.error);
+        report.log_error = state.error();
         for (counter, count) in Self::damage_counts(&state) {
             report.numbers.put(counter.info(), count);
         }

@@ -11,14 +11,16 @@ pub enum Error {
     #[error("{}: another process has held this lock for {seconds} s", path.display())]
     Locked { path: PathBuf, seconds: u64 },
     #[error(
-        "{place}: line {line}: {what}; \"partitions N\" and then any number of \"from SECONDS partitions N\" are allowed"
+        "{place}: line {line}: {what}; a newer weir may have written it; here \"partitions N\" and then any number of \"from SECONDS partitions N\" are allowed"
     )]
     Plan {
         place: String,
         line: usize,
         what: &'static str,
     },
-    #[error("partition {partition}: {what} {number} does not have this program's format")]
+    #[error(
+        "partition {partition}: {what} {number} does not have this program's format; a newer weir reads it"
+    )]
     Form {
         partition: u32,
         what: &'static str,

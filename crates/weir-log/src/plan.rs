@@ -85,5 +85,7 @@ pub(crate) fn create(directory: &Path, partitions: u32) -> Result<(), Error> {
 pub(crate) fn announce(directory: &Path, from: i64, partitions: u32) -> Result<(), Error> {
     let path = directory.join(FILE);
     let text = checked::read(&path)?.ok_or_else(|| checked::damaged(&path, "it is missing"))?;
+    // A newer program's plan is not continued.
+    parse(&text, &path.display().to_string())?;
     checked::write(&path, announced(&text, from, partitions))
 }

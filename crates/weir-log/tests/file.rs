@@ -268,6 +268,33 @@ fn another_form_is_an_error() {
     check(log.fetch(0, 0, 1).unwrap_err(), "record 0");
 }
 
+/// A plan of a later program divides in a way that this one does not know. It stays as it is.
+#[test]
+fn a_plan_of_a_newer_program_is_an_error() {
+    let directory = TempDir::new().unwrap();
+    let mut log = open(&directory);
+    log.append(0, 1, b"record").unwrap();
+    let path = directory.path().join("plan");
+    let known = std::fs::read(&path).unwrap();
+    let text = "partitions 2\nhash xxh4\n";
+    let newer = format!("checksum {:08x}\n{text}", crc32fast::hash(text.as_bytes()));
+    std::fs::write(&path, &newer).unwrap();
+    let failed = [
+        FileLog::open(directory.path(), 2, clock).err(),
+        log.plan().err(),
+        log.append(0, 1, b"record").err(),
+        log.assignments().err(),
+        log.announce(1000, 3).err(),
+    ];
+    for error in failed {
+        let error = error.expect("an error").to_string();
+        assert!(error.contains("line 2: not understood; a newer weir"), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), newer);
+    std::fs::write(&path, known).unwrap();
+    assert_eq!(log.append(0, 1, b"record").unwrap(), 1);
+}
+
 /// Each output has positions of its own, and results stay until all outputs have them.
 #[test]
 fn results_stay_until_every_output_has_them() {

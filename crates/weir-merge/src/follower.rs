@@ -55,6 +55,8 @@ pub struct FollowerCounts {
     pub deleted: u64,
     /// Results that cannot be decoded.
     pub unreadable: u64,
+    /// Partition and number of a result that a newer program wrote: the partition waits there for that program.
+    pub newer: Option<(u32, u64)>,
     /// Partitions that went to another process, or came from one. Each time an output of sums begins again ([`Follower::sums`]).
     pub moved: u64,
 }
@@ -350,6 +352,7 @@ impl<L: Log> Follower<L> {
 
     fn read(&mut self) -> Result<(), L::Error> {
         let waiting = self.waiting_bytes();
+        self.counts.newer = None;
         let mut reading = Reading {
             log: &mut self.log,
             counts: &mut self.counts,
@@ -617,8 +620,13 @@ impl<L: Log> Reading<'_, L> {
         let results = self.log.results(partition, held.read, self.ahead)?;
         let has_some = !results.is_empty();
         for (number, bytes) in results {
+            let result = BucketResult::read(&bytes);
+            if BucketResult::is_newer(&result) {
+                self.counts.newer = Some((partition, number));
+                return Ok(false);
+            }
             held.read = number + 1;
-            match BucketResult::read(&bytes) {
+            match result {
                 Ok(result) => held.push(Piece {
                     result,
                     after: number + 1,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::log::{Assignment, CommitError, Fetched, Log};
 use crate::merge::{Merge, Settings};
+use crate::snapshot::SnapshotError;
 
 /// Bytes per fetch.
 const FETCH_BYTES: usize = 1 << 20;
@@ -27,6 +28,8 @@ struct HeldPartition {
     behind: u64,
     /// `None`: to be restored from the last commit.
     merge: Option<Merge>,
+    /// Why it could not be restored.
+    refused: Option<SnapshotError>,
 }
 
 /// Result of a turn.
@@ -38,8 +41,6 @@ pub struct OwnerTurn {
     pub fenced: u64,
     /// Number of unread messages.
     pub behind: u64,
-    /// Partitions with an unreadable snapshot. They are not merged, because records would be merged twice.
-    pub unreadable_snapshots: u64,
 }
 
 impl<L: Log> Owner<L> {
@@ -71,6 +72,13 @@ impl<L: Log> Owner<L> {
         self.held
             .iter()
             .filter_map(|(partition, held)| Some((*partition, held.merge.as_ref()?)))
+    }
+
+    /// Partitions with an unreadable snapshot. They are not merged, because records would be merged twice.
+    pub fn refused(&self) -> impl Iterator<Item = (u32, &SnapshotError)> {
+        self.held
+            .iter()
+            .filter_map(|(partition, held)| Some((*partition, held.refused.as_ref()?)))
     }
 
     /// Follows changes of the assignment, then reads and commits a part of each partition. An error in one does not stop the others; the
@@ -109,12 +117,12 @@ impl<L: Log> Owner<L> {
                     partition,
                     generation,
                 } => {
-                    let merge = None;
                     let held = HeldPartition {
                         generation,
                         committed: i64::MIN,
                         behind: 0,
-                        merge,
+                        merge: None,
+                        refused: None,
                     };
                     self.held.insert(partition, held);
                 }
@@ -143,11 +151,12 @@ struct Reading<'a, L> {
 impl<L: Log> Reading<'_, L> {
     fn read(&mut self, partition: u32, held: &mut HeldPartition) -> Result<(), CommitError<L::Error>> {
         if held.merge.is_none() {
-            held.merge = self.load(partition)?;
+            let loaded = self.load(partition)?;
+            held.refused = loaded.as_ref().err().cloned();
+            held.merge = loaded.ok();
         }
         let turn = &mut *self.turn;
         let Some(merge) = &mut held.merge else {
-            turn.unreadable_snapshots += 1;
             return Ok(());
         };
         merge.settings_mut().plan.clone_from(&self.settings.plan);
@@ -174,15 +183,15 @@ impl<L: Log> Reading<'_, L> {
         Ok(())
     }
 
-    /// The state of a partition as of its last commit. `None`: the snapshot is damaged or has another version.
-    fn load(&mut self, partition: u32) -> Result<Option<Merge>, L::Error> {
+    /// The state of a partition as of its last commit, unless the snapshot is damaged or has another version.
+    fn load(&mut self, partition: u32) -> Result<Result<Merge, SnapshotError>, L::Error> {
         let settings = Settings {
             partition,
             ..self.settings.clone()
         };
         Ok(match self.log.committed(partition)? {
-            Some((snapshot, offset)) => Merge::restore(settings, &snapshot, offset).ok(),
-            None => Some(Merge::new(settings, 0)),
+            Some((snapshot, offset)) => Merge::restore(settings, &snapshot, offset),
+            None => Ok(Merge::new(settings, 0)),
         })
     }
 }

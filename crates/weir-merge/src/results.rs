@@ -36,8 +36,8 @@ pub struct BucketResult {
 /// Why a result is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ResultError {
-    #[error("a result of version {found:?}; this program reads {VERSION}")]
-    Version { found: Option<u8> },
+    #[error("a result of version {found}; this program reads {VERSION}")]
+    Version { found: u8 },
     #[error("a result that cannot be read: {0}")]
     Form(#[from] postcard::Error),
     #[error("the record of a result: {0}")]
@@ -90,10 +90,22 @@ impl BucketResult {
     /// A result whose series are not decoded yet.
     pub fn read(bytes: &[u8]) -> Result<BucketResult, ResultError> {
         let Some((&VERSION, rest)) = bytes.split_first() else {
-            let found = bytes.first().copied();
+            let found = bytes.first().copied().unwrap_or_default();
             return Err(ResultError::Version { found });
         };
         Ok(postcard::from_bytes(rest)?)
+    }
+
+    /// Whether a newer program wrote it: a log keeps what was written, so damage does not look like this.
+    pub(crate) fn is_newer(result: &Result<BucketResult, ResultError>) -> bool {
+        match result {
+            Ok(result) => result
+                .record
+                .first()
+                .is_some_and(|found| *found > weir_state::VERSION),
+            Err(ResultError::Version { found }) => *found > VERSION,
+            Err(_) => false,
+        }
     }
 
     /// Its series, read one at a time.

@@ -24,10 +24,10 @@ pub(crate) const COUNT_MAX: u64 = 1 << 56;
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// Why a snapshot is invalid.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SnapshotError {
-    #[error("a snapshot of version {found:?}; this program reads {VERSION}")]
-    Version { found: Option<u8> },
+    #[error("a snapshot of version {found}; this program reads {VERSION}")]
+    Version { found: u8 },
     #[error("a snapshot that cannot be read: {0}")]
     Form(#[from] postcard::Error),
     #[error("an invalid snapshot: {what}")]
@@ -95,7 +95,7 @@ impl Snapshot {
 
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         let Some((&version @ (VERSION | NO_HOSTS | ONE_RANGE), rest)) = bytes.split_first() else {
-            let found = bytes.first().copied();
+            let found = bytes.first().copied().unwrap_or_default();
             return Err(SnapshotError::Version { found });
         };
         let (mut snapshot, rest): (Snapshot, _) = postcard::take_from_bytes(rest)?;

@@ -114,3 +114,48 @@ fn a_set_in_several_late_results_is_given_whole() {
     assert_eq!(given[0].1.len(), 5);
     assert_eq!(members(&given[0].1), [MEMBERS]);
 }
+
+/// It may be in the results of a later version, or in a record of one. Its partition waits, the other one continues, and once a program reads
+/// it nothing is missing.
+#[test]
+fn a_result_of_a_newer_program_waits_for_that_program() {
+    let results = |start: i64| closed(START + start, &named("a")).remove(0);
+    let bytes = results(10);
+    let mut places = 0..bytes.len();
+    let record_at = places
+        .find(|at| weir_state::Record::decode(&bytes[*at..]).is_ok())
+        .unwrap();
+    for (policy, place, newer) in [
+        (DIFFERENCES, 0, 2),
+        (SUMS, 0, 2),
+        (DIFFERENCES, record_at, weir_state::VERSION + 1),
+        (SUMS, record_at, weir_state::VERSION + 1),
+    ] {
+        let mut partitions = vec![vec![results(0), results(10), results(20)]; 2];
+        partitions[1][1][place] = newer;
+        let mut follower = Follower::new(ResultsLog::new(partitions), policy, PATIENCE, 1 << 20);
+        let now = [0, PATIENCE + 1, 3 * PATIENCE];
+        let buckets: Vec<i64> = now
+            .iter()
+            .flat_map(|now| given(&mut follower, *now))
+            .map(|(start, _)| start)
+            .collect();
+        assert_eq!(
+            buckets.iter().max(),
+            Some(&(START + 20)),
+            "the other partition continues"
+        );
+        assert_eq!(follower.counts().newer, Some((1, 1)));
+        assert_eq!(follower.positions(), [(0, 3), (1, 1)].into());
+        follower.log().partitions[1][1] = results(10);
+        let rest = given(&mut follower, 4 * PATIENCE)
+            .into_iter()
+            .chain(given(&mut follower, 6 * PATIENCE));
+        let series: usize = rest.map(|(_, series)| series.len()).sum();
+        assert_eq!(
+            (series, follower.counts().newer, follower.counts().unreadable),
+            (if policy.adds_up { 1 } else { 2 }, None, 0)
+        );
+        assert!(follower.log().is_delivered());
+    }
+}

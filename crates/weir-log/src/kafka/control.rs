@@ -19,6 +19,8 @@ pub(crate) struct Control {
     next: u64,
     text: Option<String>,
     plan: Option<Plan>,
+    /// A later plan that this program does not understand.
+    newer: Option<String>,
     read: Option<Instant>,
 }
 
@@ -52,7 +54,7 @@ impl Control {
             for got in &read.messages {
                 self.next = got.offset + 1;
                 if got.key == PLAN {
-                    self.take(topic, &got.bytes)?;
+                    self.take(&got.bytes);
                 }
             }
             if read.is_end {
@@ -64,16 +66,24 @@ impl Control {
         }
         reader.stop_reading(topic, 0)?;
         self.read = Some(Instant::now());
-        Ok(())
+        self.is_understood(topic)
     }
 
-    fn take(&mut self, topic: &str, bytes: &[u8]) -> Result<(), Error> {
+    /// Fails while the last plan is one of a newer program: who divides by an earlier one splits series, and who writes the first one again
+    /// loses it.
+    pub fn is_understood(&self, topic: &str) -> Result<(), Error> {
+        let newer = self.newer.as_deref().unwrap_or_default();
+        plan::parse(newer, &format!("the plan in topic {topic}")).map(drop)
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes).into_owned();
-        let parsed = plan::parse(&text, &format!("the plan in topic {topic}"))?;
-        if let Some((plan, _)) = parsed {
-            self.plan = Some(plan);
-            self.text = Some(text);
+        match plan::parse(&text, "") {
+            Ok(Some((plan, _))) => {
+                (self.plan, self.text, self.newer) = (Some(plan), Some(text), None);
+            }
+            Ok(None) => {}
+            Err(_) => self.newer = Some(text),
         }
-        Ok(())
     }
 }

@@ -495,12 +495,13 @@ impl Log for KafkaLog {
     /// The last known plan, used when the brokers are down.
     fn plan(&mut self) -> Result<Plan, Error> {
         let followed = match self.control.is_fresh() && self.has > KnownTopics::Unknown {
-            true => Ok(()),
+            true => self.control.is_understood(&self.topics.control),
             false => self
                 .has(KnownTopics::OfAgents)
                 .and_then(|()| self.follow_control()),
         };
         match (self.control.known(), followed) {
+            (_, Err(error @ Error::Plan { .. })) => Err(error),
             (Some(plan), _) => Ok(plan.clone()),
             (None, Err(error)) => Err(error),
             (None, Ok(())) => Ok(Plan::new(self.brokers.partitions)),
@@ -517,7 +518,8 @@ impl Log for KafkaLog {
     }
 
     fn append_all(&mut self, records: &[Append<'_>]) -> Vec<Result<u64, Error>> {
-        if let Err(error) = self.has(KnownTopics::OfAgents) {
+        let may_write = self.has(KnownTopics::OfAgents);
+        if let Err(error) = may_write.and_then(|()| self.control.is_understood(&self.topics.control)) {
             let text = error.to_string();
             let failed = |_| Err(self.last_failure.explain("writing", &text));
             return records.iter().map(failed).collect();

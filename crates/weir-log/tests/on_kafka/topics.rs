@@ -9,6 +9,7 @@ use std::time::Duration;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{Offset, TopicPartitionList};
 use weir_log::{AnyLog, Brokers, Connection, KafkaLog, unix_milliseconds};
 use weir_merge::{Assignment, Commit, CommitError, Log, Owner, Plan};
@@ -130,6 +131,60 @@ fn partitions_are_announced_to_all_agents() {
 }
 
 /// The offset of a partition is committed with its snapshot. Without the snapshot all of its records would be merged again.
+/// Writes to a topic, as another program may.
+fn put(topic: &str, key: &str, bytes: &[u8]) {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", address());
+    let producer: BaseProducer = config.create().unwrap();
+    let record = BaseRecord::to(topic).partition(0).key(key).payload(bytes);
+    producer.send(record).unwrap();
+    producer.flush(Duration::from_secs(60)).unwrap();
+}
+
+/// A process that knows the plan before refuses it too: it does not divide by what it knew. None replaces the plan by the first one.
+#[test]
+fn what_a_newer_program_wrote_is_refused_and_stays() {
+    let brokers = brokers(address(), "newer", 1);
+    let (mut agent, mut owner) = (open(&brokers), open(&brokers));
+    agent.append(0, 1, b"a record").unwrap();
+    let generation = assigned(&mut owner, 1);
+    owner.commit(0, generation, &commit(1)).unwrap();
+    put("newer.control", "plan", b"partitions 1\nhash xxh4\n");
+    let refused = |what: &str, error: Option<weir_log::Error>| {
+        let error = error.map(|error| error.to_string()).unwrap_or_default();
+        error.contains("the plan in topic newer.control: line 2") && error.contains("a newer weir") || {
+            assert_eq!(error, "", "{what}");
+            false
+        }
+    };
+    until("who knew the plan before hears of it", || {
+        refused("a process with a plan", agent.plan().err())
+    });
+    assert!(refused(
+        "an agent that writes",
+        agent.append(0, 1, b"a record").err()
+    ));
+    let mut new = open(&brokers);
+    for _ in 0..3 {
+        assert!(refused("a new process", new.plan().err()));
+        assert!(refused("a new agent", new.append(0, 1, b"a record").err()));
+        assert!(refused("an announcement", new.announce(1000, 2).err()));
+    }
+    put("newer.control", "plan", b"partitions 1\n");
+    until("a plan that it knows", || agent.plan().is_ok());
+    assert_eq!(agent.append(0, 1, b"a record").unwrap(), 1);
+
+    let snapshots = "newer.newer-merge.snapshots";
+    put(snapshots, "0", b"\x02of a newer version");
+    let error = owner.committed(0).unwrap_err().to_string();
+    assert!(
+        error.contains("partition 0: snapshot") && error.contains("a newer weir"),
+        "{error}"
+    );
+    put(snapshots, "0", &[&[1][..], &[0; 8], b"of this one"].concat());
+    assert_eq!(owner.committed(0).unwrap(), Some((b"of this one".to_vec(), 0)));
+}
+
 #[test]
 fn a_lost_snapshot_is_an_error() {
     let brokers = brokers(address(), "lost", 1);

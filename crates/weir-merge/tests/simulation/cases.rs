@@ -559,7 +559,16 @@ fn a_partition_whose_snapshot_cannot_be_read_is_left_alone() {
         std::mem::replace(&mut last.snapshot, vec![9, 9, 9])
     };
     fleet.seconds(50);
-    assert_eq!(fleet.owners[0].owner.turn().unwrap().unreadable_snapshots, 1);
+    fleet.owners[0].owner.turn().unwrap();
+    let refused: Vec<(u32, String)> = fleet.owners[0]
+        .owner
+        .refused()
+        .map(|(partition, error)| (partition, error.to_string()))
+        .collect();
+    assert_eq!(
+        refused,
+        [(0, "a snapshot of version 9; this program reads 3".to_owned())]
+    );
     assert_eq!(commits(&fleet, 0), before[0]);
     assert!(commits(&fleet, 1) > before[1]);
     // A program that can read the snapshot loses nothing.

@@ -140,7 +140,8 @@ fn first_after(log: &mut FleetLog, partition: u32, second: i64) -> Result<Option
         let ends_after = |bytes: &[u8]| {
             let result = BucketResult::read(bytes).ok();
             let end = result.map(|result| result.bucket_start.saturating_add(i64::from(result.bucket_width)));
-            end.is_some_and(|end| end > second)
+            // One that this program cannot read may end after it.
+            end.is_none_or(|end| end > second)
         };
         if let Some((number, _)) = results.iter().find(|(_, bytes)| ends_after(bytes)) {
             return Ok(Some(*number));
