@@ -69,6 +69,7 @@ impl Resource {
 pub enum Operation {
     Read = 3,
     Write = 4,
+    Alter = 7,
     Describe = 8,
 }
 

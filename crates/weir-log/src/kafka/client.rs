@@ -38,11 +38,15 @@ const TOKEN_LIFE_MS: i64 = 300_000;
 /// Text before the reason in an error.
 pub(crate) const REASON: &str = "; last failure of a connection: ";
 
+/// Text before the right that is missing.
+pub(crate) const RIGHT: &str = "; allow this user ";
+
 /// Shared by all clients of a log: the last failure in the client library's log, because errors of calls often say only "timed out", and
 /// the file with the token.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LastFailure {
     last: Arc<Mutex<Option<(Instant, String)>>>,
+    group: Arc<str>,
     token_file: Option<Arc<Path>>,
     /// Number of tokens asked for.
     tokens: Arc<AtomicU64>,
@@ -53,6 +57,7 @@ impl LastFailure {
         let sasl = brokers.sasl.as_ref();
         let sasl = sasl.filter(|sasl| sasl.mechanism == Mechanism::OAuthBearer);
         LastFailure {
+            group: Arc::from(&*brokers.group),
             token_file: sasl.and_then(|sasl| sasl.token_file.as_deref().map(Arc::from)),
             ..LastFailure::default()
         }
@@ -118,6 +123,31 @@ impl LastFailure {
         Error::Kafka { doing, what }
     }
 
+    /// The same for a request that needs this right, and those of a member of the group.
+    pub fn explain_right(&self, doing: impl Into<String>, error: impl Display, right: &str) -> Error {
+        let mut error = error.to_string();
+        let is_of_group = |text: &str| text.contains("Group authorization failed");
+        // A question to the group only times out if it is refused, and messages of a refused transaction are only purged.
+        if let Some(last) = self.last()
+            && (error.contains("imed out") && is_of_group(&last)
+                || error.contains("Purged") && is_refusal(&last))
+        {
+            error = format!("{error}{REASON}{last}");
+        }
+        let group = format!("READ on group {}", self.group);
+        let right = match is_of_group(&error) {
+            true => &group,
+            false => right,
+        };
+        match is_refusal(&error) {
+            true => Error::Kafka {
+                doing: doing.into(),
+                what: format!("{error}{RIGHT}{right}"),
+            },
+            false => self.explain(doing, error),
+        }
+    }
+
     /// A client that could not be made. Values of settings may be secret, so the error has only the name of the wrong one.
     pub fn not_made(&self, error: KafkaError) -> Error {
         let doing = "connecting";
@@ -131,6 +161,11 @@ impl LastFailure {
             error => self.explain(doing, error),
         }
     }
+}
+
+/// By the client library's words for its codes.
+fn is_refusal(error: &str) -> bool {
+    error.contains("authorization failed")
 }
 
 impl ClientContext for LastFailure {

@@ -83,6 +83,7 @@ impl ConsumerContext for GroupContext {
 /// A member of the group.
 pub(crate) struct Member {
     client: BaseConsumer<GroupContext>,
+    topic: String,
     last_failure: LastFailure,
     timeout: Duration,
     /// Our partitions, with the number of the assignment.
@@ -129,6 +130,7 @@ impl Member {
         joined.map_err(|error| last_failure.explain(format!("joining group {}", brokers.group), error))?;
         Ok(Member {
             client,
+            topic: topic.to_owned(),
             last_failure: last_failure.clone(),
             timeout: brokers.timeout,
             held: BTreeMap::new(),
@@ -171,7 +173,9 @@ impl Member {
     }
 
     fn broken(&self, error: impl std::fmt::Display) -> Error {
-        self.last_failure.explain("being a member of the group", error)
+        let right = format!("READ on topic {}", self.topic);
+        self.last_failure
+            .explain_right("being a member of the group", error, &right)
     }
 
     pub fn take_assignments(&mut self) -> Vec<Assignment> {
@@ -207,7 +211,8 @@ impl Member {
             Err(KafkaError::ConsumerCommit(code)) if is_stale(code) => Ok(false),
             Err(error) => {
                 let doing = format!("storing the offset of partition {partition} of topic {topic}");
-                Err(self.last_failure.explain(doing, error))
+                let right = format!("READ on topic {topic}");
+                Err(self.last_failure.explain_right(doing, error, &right))
             }
         }
     }
@@ -224,12 +229,13 @@ pub(crate) fn committed<C: ConsumerContext>(
     let doing = || format!("reading the stored offset of partition {partition} of topic {topic}");
     let list = one(topic, partition, None);
     let found = list.and_then(|list| client.committed_offsets(list, timeout));
-    let found = found.map_err(|error| last_failure.explain(doing(), error))?;
+    let explain = |error| last_failure.explain_right(doing(), error, &format!("DESCRIBE on topic {topic}"));
+    let found = found.map_err(explain)?;
     let elements = found.elements();
     let one = elements.first();
     // An unknown offset is no offset: everything would be read again.
     if let Some(Err(error)) = one.map(|one| one.error()) {
-        return Err(last_failure.explain(doing(), error));
+        return Err(explain(error));
     }
     Ok(match one.map(|one| one.offset()) {
         Some(Offset::Offset(offset)) => offset.max(0) as u64,

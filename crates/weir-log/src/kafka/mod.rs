@@ -165,7 +165,11 @@ impl KafkaLog {
     /// For reading clients the library does not report why they cannot connect. The writing client gets the reason.
     fn with_reason(&self, error: Error) -> Error {
         match (error, &self.writer) {
-            (Error::Kafka { doing, what }, Some(writer)) if !what.contains(client::REASON) => {
+            (Error::Kafka { doing, what }, Some(writer))
+                if ![client::REASON, client::RIGHT]
+                    .iter()
+                    .any(|text| what.contains(text)) =>
+            {
                 writer.client().poll(EVENTS);
                 self.last_failure.explain(doing, what)
             }

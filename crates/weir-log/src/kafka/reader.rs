@@ -176,7 +176,8 @@ impl Reader {
         }
         next.map_err(|error| {
             let doing = format!("reading partition {} of topic {}", key.1, key.0);
-            self.last_failure.explain(doing, error)
+            let right = format!("READ on topic {}", key.0);
+            self.last_failure.explain_right(doing, error, &right)
         })
     }
 
@@ -274,7 +275,7 @@ pub(crate) fn ends<C: ConsumerContext>(
             }
             Err(error) => {
                 let doing = format!("asking for the end of partition {partition} of topic {topic}");
-                return Err(last_failure.explain(doing, error));
+                return Err(last_failure.explain_right(doing, error, &format!("DESCRIBE on topic {topic}")));
             }
         }
     }

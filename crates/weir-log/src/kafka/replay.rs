@@ -21,7 +21,8 @@ impl KafkaLog {
         let found = wanted.and_then(|wanted| reader.client().offsets_for_times(wanted, self.brokers.timeout));
         let found = found.map_err(|error| {
             let doing = format!("looking for a time in partition {partition} of topic {topic}");
-            self.last_failure.explain(doing, error)
+            let right = format!("DESCRIBE on topic {topic}");
+            self.last_failure.explain_right(doing, error, &right)
         })?;
         let found = found.elements().first().map(|found| found.offset());
         Ok(match found {
@@ -54,7 +55,8 @@ impl KafkaLog {
             }),
             Err(error) => {
                 let doing = format!("storing the offset of partition {partition} of topic {topic}");
-                Err(self.last_failure.explain(doing, error))
+                let right = format!("READ on topic {topic}");
+                Err(self.last_failure.explain_right(doing, error, &right))
             }
         }
     }

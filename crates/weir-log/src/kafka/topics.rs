@@ -170,14 +170,18 @@ impl<C: ConsumerContext> TopicCreator<'_, C> {
     pub fn partitions(&self, topic: &str) -> Result<Option<u32>, Error> {
         let doing = || format!("asking for topic {topic}");
         let found = self.client.fetch_metadata(Some(topic), self.brokers.timeout);
-        let found = found.map_err(|error| self.last_failure.explain(doing(), error))?;
+        let explain = |error: &dyn std::fmt::Display| {
+            let right = format!("DESCRIBE on topic {topic} (READ and WRITE include it)");
+            self.last_failure.explain_right(doing(), error, &right)
+        };
+        let found = found.map_err(|error| explain(&error))?;
         let Some(found) = found.topics().first() else {
             return Ok(None);
         };
         match found.error().map(Code::from) {
             None => Ok(Some(found.partitions().len() as u32)),
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
-            Some(code) => Err(self.last_failure.explain(doing(), code)),
+            Some(code) => Err(explain(&code)),
         }
     }
 
@@ -241,8 +245,9 @@ impl<C: ConsumerContext> TopicCreator<'_, C> {
         let new = [NewPartitions::new(topic, partitions as usize)];
         let made = futures_executor::block_on(admin.create_partitions(&new, &self.options()));
         let made = made.map_err(|error| self.last_failure.explain(&doing, error))?;
+        let right = format!("ALTER on topic {topic}");
         for result in made {
-            result.map_err(|(_, code)| self.last_failure.explain(&doing, code))?;
+            result.map_err(|(_, code)| self.last_failure.explain_right(&doing, code, &right))?;
         }
         Ok(())
     }

@@ -64,7 +64,12 @@ impl Committer {
             );
         let writer = Writer::of(&config, brokers, last_failure)?;
         let ready = writer.client().init_transactions(brokers.timeout);
-        ready.map_err(|error| last_failure.explain("starting transactions", error_text(&error)))?;
+        ready.map_err(|error| {
+            // The name ends with a number that each process draws.
+            let prefix = name.rsplit_once('-').map_or(name, |(group, _)| group);
+            let right = format!("WRITE and DESCRIBE on transactional ids with the prefix {prefix}-");
+            last_failure.explain_right("starting transactions", error_text(&error), &right)
+        })?;
         Ok(Committer {
             writer,
             last_failure: last_failure.clone(),
@@ -80,12 +85,12 @@ impl Committer {
         commit: &Commit,
     ) -> Result<(), TransactionError> {
         let begun = self.writer.client().begin_transaction();
-        begun.map_err(|error| TransactionError::Broken(self.explain(partition, &error)))?;
+        begun.map_err(|error| TransactionError::Broken(self.explain(topics, partition, &error)))?;
         let done = self
             .write(topics, partition, commit)
             .and_then(|()| self.offsets(topics, partition, member, commit.offset))
             .and_then(|()| self.writer.client().commit_transaction(self.timeout));
-        done.map_err(|error| self.end(partition, &error))
+        done.map_err(|error| self.end(topics, partition, &error))
     }
 
     /// Everything is in the log before the offset, so a client that asks for the end of a partition sees the open transaction.
@@ -139,8 +144,8 @@ impl Committer {
     }
 
     /// Ends a failed transaction.
-    fn end(&self, partition: u32, error: &KafkaError) -> TransactionError {
-        let explained = self.explain(partition, error);
+    fn end(&self, topics: &Topics, partition: u32, error: &KafkaError) -> TransactionError {
+        let explained = self.explain(topics, partition, error);
         let is_over = match error {
             KafkaError::Transaction(error) => error.is_fatal(),
             _ => self.writer.is_broken(),
@@ -154,9 +159,12 @@ impl Committer {
         }
     }
 
-    fn explain(&self, partition: u32, error: &KafkaError) -> Error {
-        self.last_failure
-            .explain(format!("committing partition {partition}"), error_text(error))
+    fn explain(&self, topics: &Topics, partition: u32, error: &KafkaError) -> Error {
+        let doing = format!("committing partition {partition}");
+        // The client library does not name the topic.
+        let prefix = topics.results.trim_end_matches("results");
+        let right = format!("WRITE on topics with the prefix {prefix}");
+        self.last_failure.explain_right(doing, error_text(error), &right)
     }
 }
 

@@ -174,9 +174,13 @@ impl Writer {
             let what = error.to_string();
             return Error::Refused { doing, what };
         }
+        let right = format!("WRITE on topic {topic}");
         match self.client.client().fatal_error() {
-            Some((code, reason)) => self.last_failure.explain(doing, format!("{code}: {reason}")),
-            None => self.last_failure.explain(doing, error),
+            Some((code, reason)) => {
+                let error = format!("{code}: {reason}");
+                self.last_failure.explain_right(doing, error, &right)
+            }
+            None => self.last_failure.explain_right(doing, error, &right),
         }
     }
 

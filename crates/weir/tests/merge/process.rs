@@ -90,6 +90,11 @@ impl Merge {
         });
     }
 
+    /// The rest of the line of its log that has this text.
+    pub fn says(&mut self, text: &str) -> String {
+        self.log.see(text)
+    }
+
     pub fn kill(self) {
         drop(self.child);
     }
