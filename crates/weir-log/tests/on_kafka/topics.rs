@@ -130,7 +130,6 @@ fn partitions_are_announced_to_all_agents() {
     assert_eq!(other.fetch(2, 0, 1).unwrap().messages[0].bytes, b"x");
 }
 
-/// The offset of a partition is committed with its snapshot. Without the snapshot all of its records would be merged again.
 /// Writes to a topic, as another program may.
 fn put(topic: &str, key: &str, bytes: &[u8]) {
     let mut config = ClientConfig::new();
@@ -185,6 +184,7 @@ fn what_a_newer_program_wrote_is_refused_and_stays() {
     assert_eq!(owner.committed(0).unwrap(), Some((b"of this one".to_vec(), 0)));
 }
 
+/// The offset of a partition is committed with its snapshot. Without the snapshot all of its records would be merged again.
 #[test]
 fn a_lost_snapshot_is_an_error() {
     let brokers = brokers(address(), "lost", 1);
