@@ -51,7 +51,7 @@ pub use clock::{Clock, Driver};
 pub use disk::{DiskQueue, Evicted, Next, OpenedQueue, RecordId};
 pub use encode::{Counter, Draft, Encode, Encoded, EncoderState};
 use encoding::EncoderSide;
-use endpoint::{EndpointSide, Release};
+use endpoint::EndpointSide;
 pub use environment::{AgentIdentity, OutputEnvironment};
 use inbox::{Inbox, Intake};
 pub use queue::{Order, Queue, QueueSizes};
@@ -382,55 +382,6 @@ impl Delivery {
     /// Makes every endpoint reopen its files.
     pub fn reopen(&self) {
         self.transports.iter().for_each(|transport| transport.reopen());
-    }
-
-    /// A consistent snapshot.
-    pub fn status(&self) -> OutputStatus {
-        let shared = &self.shared;
-        let (now, unix) = (shared.clock.now(), shared.clock.unix());
-        let books = lock(&shared.books);
-        let is_here = |(index, _): &(usize, _)| *shared.endpoints[*index].released.borrow() != Release::Done;
-        let endpoint = |(index, of): (usize, &EndpointBooks)| {
-            let mut dropped = books.dropped.clone();
-            of.dropped
-                .iter()
-                .for_each(|(reason, items)| books::add_dropped(&mut dropped, *reason, *items));
-            EndpointStatus {
-                endpoint: shared.endpoints[index].label.clone(),
-                healthy: !of.failing,
-                since: of.since,
-                last_error: of.last_error.clone(),
-                lag_seconds: of.sizes.oldest.map_or(0, |oldest| (unix - oldest).max(0)),
-                retry_in_seconds: of
-                    .retry_at
-                    .map(|at| at.saturating_sub(now).as_secs_f64().ceil() as u64),
-                delivered: of.delivered,
-                counts: of.counts,
-                restored: of.restored,
-                earlier: of.earlier,
-                pending: Pending {
-                    inbox: books.inbox,
-                    open_payloads: books.open,
-                    memory: of.sizes.memory,
-                    in_flight: of.sizes.in_flight,
-                    disk: of.sizes.disk,
-                    unsaved: of.sizes.unsaved,
-                    memory_bytes: of.sizes.memory_bytes,
-                    disk_bytes: of.sizes.disk_bytes,
-                },
-                dropped,
-                disk_error: of.disk_error.clone(),
-                details: self.transports[index].details(),
-            }
-        };
-        let of_endpoints = books.endpoints.iter().enumerate().filter(is_here);
-        let endpoints: Vec<EndpointStatus> = of_endpoints.map(endpoint).collect();
-        OutputStatus {
-            name: self.name.clone(),
-            healthy: !books.encoder_failed && endpoints.iter().all(|e| e.healthy),
-            received: books.received,
-            endpoints,
-        }
     }
 
     /// Waits until the status satisfies `done`.

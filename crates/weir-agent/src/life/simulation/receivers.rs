@@ -21,7 +21,7 @@ use super::disk::{Killed, ProcessDisk};
 use crate::state::Tally;
 use crate::state::tally::OutputKind;
 
-/// No payload is dropped for want of room on disk.
+/// Larger than all payloads of a schedule.
 pub(super) const QUEUE_BYTES: u64 = 1 << 30;
 
 /// The behaviour of a receiver.
@@ -508,7 +508,7 @@ impl AtRisk for Told {
         self.counts.safe.store(samples, Ordering::Relaxed);
         let own = self.counts.own.load(Ordering::Relaxed);
         let receiver = &mut lock_all(&self.all)[self.at];
-        // Those on disk are counted after a kill.
+        // A kill counts those on disk.
         if samples > own && receiver.queue.is_none() {
             receiver.fault = Some(format!(
                 "{output}: {samples} samples are safe, its receiver has answered for {own}"
