@@ -58,9 +58,9 @@ pub struct Receiver {
     pub(super) fault: Option<String>,
     /// Payloads that it has answered for good.
     answered: BTreeSet<u64>,
-    /// Those of which a process may not have noticed that when it was killed, and their samples: another sends them again.
+    /// Of these, payloads whose process may not have noticed that before it was killed, and their samples: another sends them again.
     unread: BTreeMap<u64, u64>,
-    /// Those that its process is about to notice.
+    /// Answers that its process is about to notice.
     answers: Vec<(u64, u64)>,
     /// The processes that may deliver: one, or two during a hand-over.
     pub(super) running: Vec<(u64, Arc<SampleCounts>)>,
