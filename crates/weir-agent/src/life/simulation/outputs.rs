@@ -208,7 +208,7 @@ impl Beginning<'_> {
             at,
             process,
             rows_max: self.rows_max,
-            // What lies on disk need not be in memory.
+            // Payloads on disk need not be in memory.
             memory: if has_disk { self.memory } else { 1 << 30 },
             tally: self.tally.clone(),
             disk: self.disk.clone(),
