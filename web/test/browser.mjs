@@ -646,11 +646,16 @@ try {
         await page.locator("tr:has-text('wide.metric') button").click();
         await page.locator(".examples li >> nth=0").waitFor();
       }
-      const { scroll, client } = await page.evaluate(() => ({
-        scroll: document.documentElement.scrollWidth,
-        client: document.documentElement.clientWidth,
-      }));
-      assert.ok(scroll <= client, `${view} is ${scroll} wide`);
+      let client = 0;
+      // Charts follow the window one frame later.
+      await until(`${view} is as wide as the window`, async () => {
+        const root = await page.evaluate(() => {
+          const { scrollWidth, clientWidth } = document.documentElement;
+          return { scrollWidth, clientWidth };
+        });
+        client = root.clientWidth;
+        return root.scrollWidth <= client;
+      });
       const current = await page.locator("nav [aria-current]").boundingBox();
       assert.ok(current.x >= 0 && current.x + current.width <= client, `the navigation shows ${view}`);
     }
