@@ -116,7 +116,9 @@ fn relay_beside_aggregation() {
     let page = include_str!("../../../docs/outputs/relay.md");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let text = configurations(page)[0].replace("127.0.0.1:9125", &socket.local_addr().unwrap().to_string());
-    let agent = Agent::start(&format!("{text}  stdout:\n    enabled: true\n"), &[]);
+    let agent = Starter::from(&format!("{text}  stdout:\n    enabled: true\n"))
+        .arguments(ONE_BUCKET)
+        .start();
     agent.send(MESSAGES);
     let lines = received(|buffer| socket.recv(buffer).unwrap(), MESSAGES.lines().count());
     assert_eq!(lines, MESSAGES.lines().collect::<Vec<_>>());
@@ -135,7 +137,9 @@ fn relay_alone_to_two_targets() {
     let text = text
         .replace("127.0.0.1:9125", &first.local_addr().unwrap().to_string())
         .replace("/run/statsd", &directory.path().display().to_string());
-    let agent = Agent::start(&format!("{text}  stdout:\n    enabled: true\n"), &[]);
+    let agent = Starter::from(&format!("{text}  stdout:\n    enabled: true\n"))
+        .arguments(ONE_BUCKET)
+        .start();
     let sent: Vec<String> = (0..100).map(|i| format!("page.{i}:1|c|#i:{i}")).collect();
     agent.send(&(sent.join("\n") + "\nother:1|c\nbroken\n"));
     let (stdout, log) = agent.stop();
