@@ -25,6 +25,9 @@ pub trait Disk: Send + Sync {
     /// Replaces the file with the new name. A kill leaves the one or the other.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
+    /// Gives the file a further name, in place of another file with that name.
+    fn link(&self, from: &str, to: &str) -> io::Result<()>;
+
     fn remove(&self, name: &str) -> io::Result<()>;
 
     fn names(&self) -> io::Result<Vec<String>>;
@@ -149,6 +152,15 @@ impl Disk for SystemDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         std::fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        let to = self.0.join(to);
+        match std::fs::remove_file(&to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        std::fs::hard_link(self.0.join(from), to)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

@@ -333,9 +333,12 @@ impl StateDir {
         }
     }
 
-    /// Renames the file, replacing an earlier one.
+    /// Keeps the file under another name, replacing an earlier one. Until the report of this start replaces it, or [`StateDir::taken`], it has
+    /// its own too: a kill in between would lose the report.
     fn set_aside(&self, refusal: StateError, epoch: u64) -> PreviousState {
-        match self.disk.rename(STATE, SET_ASIDE) {
+        let kept = self.disk.link(STATE, SET_ASIDE);
+        // Not every file system has links.
+        match kept.or_else(|_| self.disk.rename(STATE, SET_ASIDE)) {
             Ok(()) => {
                 let to = self.path.join(SET_ASIDE);
                 let to = to.display();

@@ -319,6 +319,13 @@ impl Disk for ProcessDisk {
         Ok(())
     }
 
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut machine = self.begin_write()?;
+        let file = machine.names.get(from).ok_or(io::ErrorKind::NotFound)?.clone();
+        machine.names.insert(to.to_owned(), file);
+        Ok(())
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut machine = self.begin()?;
         let removed = machine.names.remove(name);

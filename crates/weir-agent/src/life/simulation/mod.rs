@@ -15,10 +15,19 @@ mod process;
 mod receivers;
 mod schedule;
 
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use weir_ingest::Readings;
+use weir_output::delivery::SavedStates;
+use weir_state::AgentId;
+
+use super::Resumed;
 use super::fixes::{Rule, take_out};
+use crate::state::disk::Disk as _;
+use disk::{ProcessDisk, World};
+use process::Plan;
 use schedule::Schedule;
 
 /// Schedules of one of the tests below, which run side by side.
@@ -164,6 +173,46 @@ fn checkpoints_without_timestamped_points_are_found() {
 #[test]
 fn a_stop_that_forgets_numbers_is_found() {
     find_absence(Rule::StopsKeepNumbers);
+}
+
+/// A start reads a state that nobody can use, as far as the disk lets it. Returns how often that is in its books.
+fn starts_beside_bad_state(disk: &ProcessDisk) -> u64 {
+    let plan = Plan {
+        workers: 1,
+        width: 1,
+        rows_of_payload: 1,
+        memory: 1 << 20,
+        batch_bytes: 1,
+        agent: AgentId([7; 16]),
+    };
+    let now = Readings {
+        wall_ms: 1_700_000_000_000,
+        monotonic: 0,
+    };
+    let directory = process::directory(disk, &plan, now).expect("a directory");
+    let resumed = Resumed::look(directory, &plan.life(), now.wall_ms);
+    let (_, own, earlier) = resumed.started(&plan.life(), &SavedStates::default());
+    own.set_aside + earlier.map_or(0, |books| books.state.set_aside)
+}
+
+#[test]
+fn state_is_set_aside_once_wherever_the_start_is_killed() {
+    for operations in 0.. {
+        let world = World::new(1);
+        let mut state = world.process().create("state").expect("a file");
+        state.write_all(b"of nobody").expect("written");
+        world.kill_after(operations);
+        let disk = world.further_process();
+        let first = catch_unwind(AssertUnwindSafe(|| starts_beside_bad_state(&disk)));
+        assert_eq!(
+            starts_beside_bad_state(&world.process()),
+            1,
+            "killed at operation {operations}"
+        );
+        if first.is_ok() {
+            return;
+        }
+    }
 }
 
 #[test]

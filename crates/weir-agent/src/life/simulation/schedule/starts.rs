@@ -193,6 +193,11 @@ impl Schedule {
                     assert!(stopped.is_delivered);
                 }
                 self.was_killed = stopped.error.is_some();
+                if stopped.error.is_some() && has_no_tally {
+                    self.inexact = self
+                        .inexact
+                        .or(Some("a process without a tally could not save its state"));
+                }
                 if !stopped.keeps {
                     self.inexact = self.inexact.or(Some("a stop found no room for sums and books"));
                 }
