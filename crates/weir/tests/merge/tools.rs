@@ -1,6 +1,6 @@
 //! Commands of a merge: quarantined records come back, an output gets results again, and a configuration is checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use weir_log::{FileLog, unix_milliseconds};
 use weir_merge::{Commit, Log as _};
@@ -25,6 +25,16 @@ fn command(directory: &Path, arguments: &[&str]) -> (bool, String) {
     let path = directory.join("merge.yaml");
     let config = ["--config", path.to_str().unwrap()];
     weir(&[&["merge"][..], arguments, &config[..]].concat())
+}
+
+/// The configuration of a merge with a scrape and a file, and the file.
+fn with_file(directory: &Path, fleet: &Fleet) -> (String, PathBuf) {
+    let path = directory.join("points.json");
+    let outputs = format!(
+        "outputs: {{prometheus: {{}}, file: {{path: {}}}}}\n",
+        path.display()
+    );
+    (config(&fleet.directory, &outputs), path)
 }
 
 #[test]
@@ -98,12 +108,7 @@ fn an_output_gets_results_again_from_a_time_on() {
     for bucket in 0..10 {
         fleet.publish(&mut agent, bucket, vec![counter("requests", &[], 1.0)]);
     }
-    let path = directory.path().join("points.json");
-    let outputs = format!(
-        "outputs: {{prometheus: {{}}, file: {{path: {}}}}}\n",
-        path.display()
-    );
-    let of_merge = config(&fleet.directory, &outputs);
+    let (of_merge, path) = with_file(directory.path(), &fleet);
     let merge = Merge::start(directory.path(), &of_merge);
     merge.until_sent(fleet.bucket(10));
     assert_eq!(points(&path, "requests").len(), 10);
@@ -151,12 +156,7 @@ fn what_a_newer_program_wrote_is_named_and_waits() {
         fleet.publish(&mut agent, bucket, series.collect());
     };
     publish(&mut fleet, 0);
-    let path = directory.path().join("points.json");
-    let outputs = format!(
-        "outputs: {{prometheus: {{}}, file: {{path: {}}}}}\n",
-        path.display()
-    );
-    let of_merge = config(&fleet.directory, &outputs);
+    let (of_merge, path) = with_file(directory.path(), &fleet);
     let merge = Merge::start(directory.path(), &of_merge);
     merge.until_sent(fleet.bucket(1));
     assert!(merge.stop().0.success());
