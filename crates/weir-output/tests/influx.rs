@@ -175,6 +175,7 @@ async fn payloads_on_disk_keep_their_precision() {
     };
     let output = start(&with(Precision::Seconds));
     batches("a:1|c").iter().for_each(|batch| output.submit(batch));
+    all_is_encoded(&output).await;
     output.shutdown(Duration::ZERO).await;
     assert_eq!(output.status().endpoints[0].pending.disk.points, 1);
     drop(output);

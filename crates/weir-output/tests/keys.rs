@@ -79,18 +79,6 @@ const OLD: &str = "00000000000000000000000000000old";
 const NEW: &str = "11111111111111111111111111111new";
 const OTHER: &str = "222222222222222222222222222other";
 
-/// A stop without time drops what is not encoded yet.
-async fn all_is_encoded(output: &Delivery) {
-    wait(output, "all is encoded", |status| {
-        let encoded = status
-            .endpoints
-            .iter()
-            .all(|endpoint| endpoint.pending.inbox.is_zero());
-        status.received.points > 0 && encoded
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_replaces_another_delivers_its_queue() {
     let (away, disk) = (Away::start().await, tempfile::tempdir().unwrap());

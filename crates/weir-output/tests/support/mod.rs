@@ -287,6 +287,18 @@ pub async fn wait(output: &Delivery, what: &str, done: impl FnMut(&OutputStatus)
     output.status()
 }
 
+/// A stop without time drops what is not encoded yet.
+pub async fn all_is_encoded(output: &Delivery) {
+    wait(output, "all is encoded", |status| {
+        let encoded = status
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.pending.inbox.is_zero());
+        status.received.points > 0 && encoded
+    })
+    .await;
+}
+
 /// Waits until one of the errors (`a|b`) was met, and looks that nothing was delivered or lost by it: so many points wait.
 pub async fn wait_for_fault(output: &Delivery, name: &str, error: &str, waiting: u64) -> OutputStatus {
     // One attempt or another may run out of time before it meets its fault.
