@@ -63,7 +63,7 @@ pub fn parse_fast(
     }
     let (weight, rate_error, tail) = match line.get(type_end + 1) {
         Some(b'@') => {
-            let (rate, end) = number::read_number(line, type_end + 2)?;
+            let (rate, end) = parse_rate(line, type_end + 2, (name_end, marks))?;
             if end < line.len() && line[end] != b'|' {
                 return None;
             }
@@ -115,6 +115,17 @@ fn parse_value(line: &[u8], at: usize, end: usize) -> Option<f64> {
     match number::parse_short(line, at, end) {
         Some(number) => Some(number),
         None => number::parse_long(line, at, end),
+    }
+}
+
+/// The rate at `at` and the place behind it; `marks` are those behind the colon. Nearly all rates are short, and end at a pipe or with the line.
+#[inline(always)]
+fn parse_rate(line: &[u8], at: usize, (colon, marks): (usize, Marks)) -> Option<(f64, usize)> {
+    let pipes = marks.pipes.checked_shr((at - colon - 1) as u32).unwrap_or(0);
+    let end = line.len().min(at + pipes.trailing_zeros() as usize);
+    match number::parse_short(line, at, end) {
+        Some(rate) => Some((rate, end)),
+        None => number::read_number(line, at),
     }
 }
 
