@@ -91,23 +91,30 @@ pub fn parse_fast(
 #[inline(always)]
 fn parse_near_values(line: &[u8], colon: usize, marks: Marks, values: &mut Vec<f64>) -> Option<(usize, u32)> {
     let start = colon + 1;
-    let pipe = marks.pipes.trailing_zeros();
-    if start + pipe as usize >= line.len() || marks.pipes == 0 {
+    let length = marks.pipes.trailing_zeros();
+    let pipe = start + length as usize;
+    if pipe >= line.len() || marks.pipes == 0 {
         return None;
     }
-    let mut ends = marks.colons & ((1 << pipe) - 1) | 1 << pipe;
+    let mut ends = marks.colons & ((1 << length) - 1) | 1 << length;
     let count = ends.count_ones();
     let mut at = start;
     for _ in 0..count {
         let end = start + ends.trailing_zeros() as usize;
         ends &= ends - 1;
-        let Some(number) = parse_value(line, at, end) else {
-            return Some((start + pipe as usize, 0));
+        let number = match number::parse_short(line, at, end) {
+            Some(number) => number,
+            // A set's member: whether it is a number does not matter.
+            None if line.get(pipe + 1) == Some(&b's') => return Some((pipe, 0)),
+            None => match number::parse_long(line, at, end) {
+                Some(number) => number,
+                None => return Some((pipe, 0)),
+            },
         };
         values.push(number);
         at = end + 1;
     }
-    Some((start + pipe as usize, count))
+    Some((pipe, count))
 }
 
 #[inline(always)]
