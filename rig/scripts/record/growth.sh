@@ -69,7 +69,7 @@ figures=("ns per message" "bytes per context" "ns per row of a flush")
   header "Cost by size" "rig/scripts/record/growth.sh"
   echo "From packet to bucket in process (\`cargo bench -p weir-ingest\`), median packet and median slice of 256 contexts of $runs alternating"
   echo "runs (least to most). Bytes are those of the memory report, with the samples of a bucket: ten messages per context. A flush copies strings into its rows."
-  echo "[The whole agent beside others](growth-peers.md) has CPU and resident memory with sockets and outputs."
+  echo "[The whole agent beside others](peers.md) has CPU and resident memory with sockets and outputs."
   echo
   echo "![CPU per message, bytes per context and CPU per row by number of contexts and of tags](growth.svg)"
   echo
