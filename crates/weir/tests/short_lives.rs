@@ -5,7 +5,7 @@
 use crate::support;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
@@ -43,10 +43,6 @@ impl Place {
             kills: 0,
             directory,
         }
-    }
-
-    fn state(&self) -> PathBuf {
-        self.directory.path().join("state")
     }
 
     fn start(&self) -> Life {

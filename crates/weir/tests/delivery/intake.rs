@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex};
 pub enum Answer {
     Accept,
     Fail,
-    /// Ends the connection without a word.
-    Break,
     /// Says nothing until the client gives up.
     Hang,
 }
@@ -68,7 +66,6 @@ impl Intake {
             let status = match answer {
                 Answer::Accept => "202 Accepted",
                 Answer::Fail => "503 Service Unavailable",
-                Answer::Break => return None,
                 Answer::Hang => {
                     let _ = reader.read(&mut [0; 1]);
                     return None;

@@ -140,31 +140,6 @@ fn check(arguments: &[&str], environment: &[(&str, &str)]) -> (bool, String) {
 }
 
 #[test]
-fn a_key_file_switches_the_output_on_and_errors_name_the_file() {
-    let directory = tempfile::tempdir().unwrap();
-    let key = directory.path().join("key");
-    let path = key.to_str().unwrap();
-    let environment = [("DD_API_KEY_FILE", path)];
-    let (good, text) = check(&[], &environment);
-    assert!(
-        !good && text.contains(path) && text.contains("api_key_file"),
-        "{text}"
-    );
-    write_secret(&key, OLD);
-    let (good, text) = check(&[], &environment);
-    assert!(
-        good && text.contains(path) && text.contains("environment DD_API_KEY_FILE"),
-        "{text}"
-    );
-    assert!(!text.contains(OLD) && text.contains("****0old"), "{text}");
-    let (good, text) = check(&[], &[environment[0], ("DD_API_KEY", NEW)]);
-    assert!(
-        !good && text.contains("only one of them") && !text.contains(OLD) && !text.contains(NEW),
-        "{text}"
-    );
-}
-
-#[test]
 fn files_that_others_may_read_or_write_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let key = directory.path().join("key");

@@ -1,11 +1,10 @@
 //! Delivery by the real agent to a double of an intake.
 
-mod damaged;
 pub mod intake;
 mod key_files;
 mod killed;
 mod names;
-mod receiver;
+pub mod receiver;
 mod reload;
 mod secret_backend;
 mod standard_output;

@@ -17,6 +17,13 @@ pub struct Taken {
     pub body: Vec<u8>,
 }
 
+impl Taken {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        lines.find_map(|(found, value)| (found == name).then_some(value.trim()))
+    }
+}
+
 #[derive(Clone)]
 pub struct Receiver {
     pub url: String,
@@ -88,9 +95,9 @@ impl Receiver {
     /// Every point of a metric in Datadog's JSON, with the key it came with.
     pub fn points(&self, metric: &str) -> Vec<(String, f64)> {
         let mut found = Vec::new();
-        for Taken { head, body } in self.taken() {
-            let key = head.lines().find_map(|line| line.strip_prefix("dd-api-key: "));
-            let Ok(body) = serde_json::from_slice::<Value>(&body) else {
+        for taken in self.taken() {
+            let key = taken.header("dd-api-key");
+            let Ok(body) = serde_json::from_slice::<Value>(&taken.body) else {
                 continue;
             };
             let series = body["series"].as_array().into_iter().flatten();

@@ -101,66 +101,6 @@ fn until_sum(receiver: &Receiver, metric: &str, expected: f64) {
     });
 }
 
-/// With a new key, payloads of the old one go to the same intake, once; a scrape's sums and another output continue.
-fn replace_the_key(queue: &str) {
-    let (intake, other) = (Receiver::start(503), Receiver::start(202));
-    let disk = tempfile::tempdir().unwrap();
-    let queue = queue.replace("DISK", &disk.path().display().to_string());
-    let outputs = |with: &str| {
-        datadog("intake", &key(with), &intake.url, &queue)
-            + &datadog("other", &key(OLD), &other.url, "")
-            + "  prometheus: {}\n"
-    };
-    let setup = Setup::start(&outputs(OLD));
-    setup.scraped("weir_info");
-    setup.agent.send("waits:7|c");
-    setup.until_pending("intake");
-    until_sum(&other, "waits", 7.0);
-    until("the scrape has it", || {
-        setup.scraped("waits_total").ok_or("no".into())
-    });
-    setup.change(&outputs(NEW));
-    intake.answer_with(202);
-    setup.agent.send("waits:1|c");
-    until_sum(&intake, "waits", 8.0);
-    let points = intake.points("waits");
-    assert!(points.iter().all(|(key, _)| key == NEW), "{points:?}");
-    until("the scrape's sum continues", || {
-        match setup.scraped("waits_total") {
-            Some(8.0) => Ok(()),
-            found => Err(format!("{found:?}")),
-        }
-    });
-    until_sum(&other, "waits", 8.0);
-    // The books change after the answer, not with the request that the receiver has seen.
-    until("the books continue too", || {
-        let books = setup.books("intake");
-        assert_eq!(
-            (books.dropped, books.produced),
-            (0, books.delivered + books.pending),
-            "{books:?}"
-        );
-        (books.delivered >= 2).then_some(()).ok_or(format!("{books:?}"))
-    });
-    setup.agent.finish();
-    let points = intake.points("waits");
-    assert_eq!(
-        points.iter().map(|(_, value)| value).sum::<f64>(),
-        8.0,
-        "nothing came twice: {points:?}"
-    );
-}
-
-#[test]
-fn a_new_key_delivers_payloads_in_memory() {
-    replace_the_key("");
-}
-
-#[test]
-fn a_new_key_delivers_payloads_on_disk() {
-    replace_the_key(", delivery: {disk_path: DISK/queue}");
-}
-
 /// Other settings, the same intake and key: the disk queue, which nobody else can open, passes to the new output.
 #[test]
 fn a_changed_output_keeps_its_disk_queue() {

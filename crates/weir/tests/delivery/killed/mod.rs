@@ -1,11 +1,9 @@
 //! The real agent is killed: in the gate once, behind a chosen event, and nightly at random moments, again and again. What an output promises for that stands on its page; here each
 //! is held to it, with real sockets and files.
 
-mod datadog;
 mod graphite;
 mod lines;
 mod relay;
-mod scrape;
 
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
