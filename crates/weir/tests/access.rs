@@ -618,64 +618,6 @@ fn encrypted_connections(measures: bool) {
     agent.stop();
 }
 
-#[test]
-fn bad_files_and_settings_are_refused_with_a_reason() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let authority = Authority::new();
-    let (certificate, key) = authority.issue("localhost");
-    let (_, other_key) = authority.issue("localhost");
-    write(at, "server.pem", &certificate);
-    write(at, "server.key", &key);
-    write(at, "other.key", &other_key);
-    write(at, "no.key", &certificate);
-    let cases = [
-        ("tcp_tls_certificate: AT/server.pem", &["needs tcp_tls_key"][..]),
-        ("tcp_tls_key: AT/server.key", &["needs tcp_tls_certificate"]),
-        (
-            "tcp_tls_client_ca: AT/server.pem",
-            &["needs tcp_tls_certificate and tcp_tls_key"],
-        ),
-        (
-            "tcp_tls_certificate: AT/server.key\ntcp_tls_key: AT/server.key",
-            &["tcp_tls_certificate", "holds no certificate"],
-        ),
-        (
-            "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/no.key",
-            &["tcp_tls_key", "holds no private key"],
-        ),
-        (
-            "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/other.key",
-            &["tcp_tls_key", "does not go with"],
-        ),
-        (
-            "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/server.key\ntcp_tls_client_ca: AT/none",
-            &["tcp_tls_client_ca", "No such file"],
-        ),
-        (
-            "rate_limit_per_network: {10.1.2.3/8: 1MiB}",
-            &["rate_limit_per_network", "did you mean 10.0.0.0/8?"],
-        ),
-        (
-            "rate_limit_per_network: {10.0.0.0/8: 0}",
-            &["rate_limit_per_network", "size"],
-        ),
-        (
-            "rate_limit_per_origin: 1MiB",
-            &["rate_limit_per_origin", "origin_detection"],
-        ),
-    ];
-    for (config, parts) in cases {
-        let config = config.replace("AT", at.to_str().unwrap());
-        let file = write(at, "weir.yaml", &config);
-        let (ok, text) = weir(&["check", "--config", file.to_str().unwrap()]);
-        assert!(!ok, "{config}\n{text}");
-        for part in parts.iter().chain(&["weir.yaml"]) {
-            assert!(text.contains(part), "{part:?} is not in\n{text}\nof\n{config}");
-        }
-    }
-}
-
 /// A client that sends lines to a socket of frames is closed; the log says it at the next flush.
 #[test]
 fn the_log_says_at_once_that_frames_are_too_long() {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use receivers::{Killed, free_address};
 use support::influxdb::InfluxDb;
-use support::{Agent, configurations, names_every_setting, until, weir};
+use support::{Agent, configurations, names_every_setting, until};
 
 const PAGE: &str = include_str!("../../../docs/outputs/influx.md");
 const MESSAGES: &str = "page.views:1|c|@0.5|#env:prod\npage.views:3|c|#env:test\nqueue:7|g|#host:db1\nusers:ada|s\nusers:bob|s\nload.time:4:1:3:2|ms|#k:/a b\n\
@@ -196,72 +196,4 @@ fn points_for_a_database_that_is_created_later_wait_for_it() {
         sums(&server, "later") == BTreeMap::from([("a{metric_type=counter}".into(), 1.0)])
     });
     agent.stop();
-}
-
-/// The receiver dies and comes back while weir runs, and the output is another one from a reload on: nothing is missing.
-#[test]
-fn another_url_at_a_reload_loses_nothing() {
-    let [first, second] = [VictoriaMetrics::start(), VictoriaMetrics::start()];
-    let config = |receiver: &VictoriaMetrics| {
-        format!(
-            "bucket_width: 1s\ncounter_expiry: 0\noutputs:\n  prometheus: {{enabled: false}}\n  influx: {{url: 'http://{}', host: none}}\n",
-            receiver.address
-        )
-    };
-    let mut agent = Agent::start(&config(&first), &[]);
-    let sum = |receiver: &VictoriaMetrics| {
-        let found = receiver.series();
-        found.get("a{metric_type=counter}").copied().unwrap_or(0.0)
-    };
-    agent.send("a:1|c\n");
-    until("the first has it", || sum(&first) == 1.0);
-    agent.rewrite(&config(&second));
-    agent.signal("-HUP");
-    agent.wait_for("reload: outputs.influx.url is now");
-    agent.send("a:2|c\n");
-    agent.stop();
-    until("the second has the rest", || sum(&first) + sum(&second) == 3.0);
-    assert_eq!(sum(&second), 2.0);
-}
-
-#[test]
-fn settings_that_do_not_fit_each_other_are_refused() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("weir.yaml");
-    for (settings, said) in [
-        ("url: 'http://a:8086/write?db=x'", "no query"),
-        ("url: 'tcp://a:8086'", "udp://host:port"),
-        (
-            "url: 'http://a:8086', database: d, bucket: b",
-            "outputs.influx.bucket",
-        ),
-        (
-            "url: 'http://a:8086', organization: o",
-            "outputs.influx.organization",
-        ),
-        (
-            "url: 'http://a:8086', retention_policy: r",
-            "outputs.influx.retention_policy",
-        ),
-        (
-            "url: 'http://a:8086', token: t, bearer_token: b",
-            "outputs.influx.token",
-        ),
-        ("url: 'udp://a:8089', database: d", "datagrams carry no database"),
-        ("database: d", "outputs.influx.url"),
-    ] {
-        std::fs::write(&path, format!("outputs: {{influx: {{{settings}}}}}\n")).unwrap();
-        let (ok, text) = weir(&["check", "--config", path.to_str().unwrap()]);
-        assert!(!ok && text.contains(said), "{settings}: {text}");
-    }
-    std::fs::write(
-        &path,
-        "outputs: {influx: {url: 'http://a:8086', token: 0123456789abcdef}}\n",
-    )
-    .unwrap();
-    let (ok, text) = weir(&["check", "--config", path.to_str().unwrap()]);
-    assert!(
-        ok && text.contains("cdef") && !text.contains("0123456789"),
-        "{text}"
-    );
 }

@@ -666,39 +666,3 @@ fn a_reload_divides_again_and_loses_nothing() {
     assert!(part(&rig) < 1.2, "{}", part(&rig));
     rig.check("a reload", "queues", &["queue_full"]);
 }
-
-#[test]
-fn the_shares_are_printed_before_a_start() {
-    let (good, page) = weir(&[
-        "check",
-        "--memory",
-        "64MiB",
-        "--uds-stream",
-        "/tmp/weir-check.socket",
-    ]);
-    assert!(good, "{page}");
-    for line in [
-        "#   contexts          23.0 MiB  when full: ",
-        "#   batches            4.0 MiB  when full: ",
-        "#   partial_frames     4.0 MiB  when full: ",
-        "#   queues             8.0 MiB  when full: ",
-        "#   cumulative        16.0 MiB  when full: ",
-        "#   history            8.0 MiB  when full: ",
-        "#   taps               1.0 MiB  when full: ",
-    ] {
-        assert!(page.contains(line), "{line:?} is not in\n{page}");
-    }
-    assert!(!page.contains("tls_sessions"), "{page}");
-    assert!(!page.contains("#   open_bucket "), "{page}");
-    let (_, page) = weir(&[
-        "check",
-        "--memory",
-        "64MiB",
-        "--state-path",
-        "/tmp/weir-check-state",
-    ]);
-    assert!(
-        page.contains("#   open_bucket        1.0 MiB  when full: "),
-        "{page}"
-    );
-}

@@ -1,11 +1,11 @@
-//! Rules through the real binary: the page's examples, a reload over HTTP, converted configurations.
+//! Rules through the real binary: the page's examples, and a reload over HTTP.
 
 use std::net::UdpSocket;
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{Agent, Starter, get, post, run, said, until, weir};
+use crate::support::{Agent, Starter, get, post, said, until};
 
 const LISTENERS: &str = "udp: ['127.0.0.1:0']\nadmin: 127.0.0.1:0\nbucket_width: LONG\nhostname: here\n";
 
@@ -175,74 +175,4 @@ fn a_reload_over_http_keeps_what_is_open_and_a_bad_file_changes_nothing() {
         (kept["value"].as_f64().unwrap() - (1 + sent) as f64 / 10.0).abs() < 1e-6,
         "{series:?}"
     );
-}
-
-#[test]
-fn converted_configurations_are_accepted_and_equivalent() {
-    let directory = tempfile::tempdir().unwrap();
-    let mapping = directory.path().join("mapping.yml");
-    std::fs::write(
-        &mapping,
-        "defaults:\n  ttl: 10m\nmappings:\n- match: 'jobs\\.(\\w+)'\n  match_type: regex\n  name: jobs_regex\n- match: jobs.*\n  name: ${1}_jobs\n  labels:\n    job: ${1}x\n  buckets: [1, 2]\n\
-         - match: 'secret'\n  match_type: regex\n  action: drop\n  name: gone\n",
-    )
-    .unwrap();
-    let ran = run(&["convert", "statsd-exporter", mapping.to_str().unwrap()], &[]);
-    assert_eq!((ran.code, &*ran.stderr), (0, ""));
-    let config = ran.stdout;
-    assert!(config.contains("buckets: [1, 2]"), "{config}");
-    let (agent, socket, admin) = start(&config);
-    for line in [
-        "jobs.etl:1|c",
-        "old.jobs.etl.x:1|c",
-        "my.secret.thing:1|c",
-        "other:1|c",
-    ] {
-        socket.send(line.as_bytes()).unwrap();
-    }
-    status_when(&admin, |status| received(status) == 4);
-    assert_eq!(
-        finish(agent),
-        [
-            // Buckets of its own mark the metrics of a mapping.
-            r#"{"metric":"etl_jobs","tags":["job:etlx","weir_mapping:2"],"type":"rate","value":0.1}"#,
-            r#"{"metric":"jobs_regex","tags":[],"type":"rate","value":0.1}"#,
-            r#"{"metric":"other","tags":[],"type":"rate","value":0.1}"#,
-        ]
-    );
-}
-
-#[test]
-fn check_warns_of_suspicious_rules() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("weir.yaml");
-    let config = "
-mapper_profiles:
-  - name: p
-    prefix: a.
-    mappings:
-      - {match: a.*, name: first}
-      - {match: a.b, name: second}
-      - {match: b.*, name: third}
-      - {match: a.c.*, name: merged, types: [counter]}
-      - {match: a.d.*, name: merged, types: [gauge]}
-rules:
-  - {name: shadow, match: x.*, drop: true}
-  - {name: shadowed, match: x.y, exclude_tags: [id]}
-  - {name: never, match: 'a^b', match_type: regex, drop: true}
-  - {name: everything, include_tags: [env]}
-";
-    std::fs::write(&file, config).unwrap();
-    let (succeeds, text) = weir(&["check", "--config", file.to_str().unwrap()]);
-    assert!(succeeds, "they are notes, not errors");
-    for part in [
-        "line 7: mapper_profiles[0].mappings[1]: never applies",
-        "line 8: mapper_profiles[0].mappings[2].match: \"b.*\" never matches",
-        "line 10: mapper_profiles[0].mappings[4].name: \"merged\" is the new name in mapper_profiles[0].mappings[3] too",
-        "line 13: rules[1]: never applies: \"shadow\" drops its metrics",
-        "line 14: rules[2].match: \"a^b\" matches no name",
-        "line 15: rules[3]: removes every tag except env from every metric",
-    ] {
-        assert!(text.contains(part), "{part:?} is not in\n{text}");
-    }
 }

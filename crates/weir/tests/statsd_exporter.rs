@@ -559,7 +559,7 @@ fn named(difference: &str) -> bool {
 /// Pairs of both programs that run at the same time.
 const PAIRS_AT_A_TIME: usize = 8;
 
-/// In the gate: rules::converted_configurations_are_accepted_and_equivalent; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
+/// In the gate: scrape::converted_metrics_of_one_name_and_type_are_one_metric; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
 #[test]
 #[ignore = "nightly: builds statsd_exporter"]
 fn every_series_of_its_own_mapping_files_is_the_same() {
@@ -613,7 +613,7 @@ fn every_series_of_its_own_mapping_files_is_the_same() {
     );
 }
 
-/// In the gate: rules::converted_configurations_are_accepted_and_equivalent; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
+/// In the gate: scrape::converted_metrics_of_one_name_and_type_are_one_metric; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
 #[test]
 #[ignore = "nightly: builds statsd_exporter"]
 fn values_between_buckets_and_several_buckets_of_time_add_up_to_the_same() {
@@ -678,7 +678,7 @@ fn a_gauge_begins_again_at_zero_after_the_ttl_of_its_mapping() {
 }
 
 /// Side by side as the page has it: clients send to weir, weir passes on what comes, and both show the same.
-/// In the gate: rules::converted_configurations_are_accepted_and_equivalent; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
+/// In the gate: scrape::converted_metrics_of_one_name_and_type_are_one_metric; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
 #[test]
 #[ignore = "nightly: builds statsd_exporter"]
 fn statsd_exporter_beside_weir_shows_equal_series() {

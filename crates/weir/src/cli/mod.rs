@@ -19,6 +19,8 @@ pub mod agent;
 mod capture;
 mod chart;
 mod check;
+#[cfg(test)]
+mod check_tests;
 mod clients;
 mod convert;
 mod doctor;

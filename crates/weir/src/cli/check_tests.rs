@@ -1,0 +1,406 @@
+//! Configurations that `weir check` refuses, remarks about, or shows.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use rcgen::{CertificateParams, KeyPair};
+use weir_config::Flag;
+use weir_system::config::{self, Inputs};
+
+use super::check::report;
+
+fn accepted(text: &str) -> String {
+    report(&config::load_content(text.as_bytes()).unwrap())
+}
+
+/// Each is refused with these words and the name of the file.
+fn are_refused(cases: &[(&str, &[&str])]) {
+    for (text, parts) in cases {
+        let error = config::load_content(text.as_bytes()).unwrap_err().to_string();
+        for part in parts.iter().chain(&["weir.yaml"]) {
+            assert!(error.contains(part), "{part:?} is not in {error:?} of {text}");
+        }
+    }
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_with_a_reason() {
+    are_refused(&[
+        ("contexts_per_metric_max: many", &["contexts_per_metric_max", "0"]),
+        (
+            "allowed_networks: [10.1.2.3/8]",
+            &["allowed_networks", "10.1.2.3/8", "10.1.0.0/16"],
+        ),
+        (
+            "rate_limit_per_network: {10.1.2.3/8: 1MiB}",
+            &["rate_limit_per_network", "did you mean 10.0.0.0/8?"],
+        ),
+        (
+            "rate_limit_per_network: {10.0.0.0/8: 0}",
+            &["rate_limit_per_network", "size"],
+        ),
+        (
+            "rate_limit_per_origin: 1MiB",
+            &["rate_limit_per_origin", "origin_detection"],
+        ),
+        (
+            "per_listener: [{listener: 'udp://127.0.0.1:9125', gauge_deltas: true}]",
+            &["per_listener", "udp://127.0.0.1:8125"],
+        ),
+        ("per_listener: [{listener: udp, gauge_deltas: maybe}]", &["true"]),
+    ]);
+    let influx = |settings: &str| format!("outputs: {{influx: {{{settings}}}}}\n");
+    for (settings, said) in [
+        ("url: 'http://a:8086/write?db=x'", "no query"),
+        ("url: 'tcp://a:8086'", "udp://host:port"),
+        (
+            "url: 'http://a:8086', database: d, bucket: b",
+            "outputs.influx.bucket",
+        ),
+        (
+            "url: 'http://a:8086', organization: o",
+            "outputs.influx.organization",
+        ),
+        (
+            "url: 'http://a:8086', retention_policy: r",
+            "outputs.influx.retention_policy",
+        ),
+        (
+            "url: 'http://a:8086', token: t, bearer_token: b",
+            "outputs.influx.token",
+        ),
+        ("url: 'udp://a:8089', database: d", "datagrams carry no database"),
+        ("database: d", "outputs.influx.url"),
+    ] {
+        are_refused(&[(&influx(settings), &[said])]);
+    }
+    let page = accepted(&influx("url: 'http://a:8086', token: 0123456789abcdef"));
+    assert!(page.contains("cdef") && !page.contains("0123456789"), "{page}");
+}
+
+#[test]
+fn files_of_encryption_are_refused_with_a_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap().pem();
+    write("server.pem", &certificate);
+    write("no.key", &certificate);
+    write("server.key", &key.serialize_pem());
+    write("other.key", &other.serialize_pem());
+    for (text, parts) in [
+        ("tcp_tls_certificate: AT/server.pem", &["needs tcp_tls_key"][..]),
+        ("tcp_tls_key: AT/server.key", &["needs tcp_tls_certificate"]),
+        (
+            "tcp_tls_client_ca: AT/server.pem",
+            &["needs tcp_tls_certificate and tcp_tls_key"],
+        ),
+        (
+            "tcp_tls_certificate: AT/server.key\ntcp_tls_key: AT/server.key",
+            &["tcp_tls_certificate", "holds no certificate"],
+        ),
+        (
+            "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/no.key",
+            &["tcp_tls_key", "holds no private key"],
+        ),
+        (
+            "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/other.key",
+            &["tcp_tls_key", "does not go with"],
+        ),
+        (
+            "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/server.key\ntcp_tls_client_ca: AT/none",
+            &["tcp_tls_client_ca", "No such file"],
+        ),
+    ] {
+        let at = directory.path().to_str().unwrap();
+        are_refused(&[(&text.replace("AT", at), parts)]);
+    }
+}
+
+#[test]
+fn suspicious_rules_are_noted_with_their_line() {
+    let page = accepted(
+        "
+mapper_profiles:
+  - name: p
+    prefix: a.
+    mappings:
+      - {match: a.*, name: first}
+      - {match: a.b, name: second}
+      - {match: b.*, name: third}
+      - {match: a.c.*, name: merged, types: [counter]}
+      - {match: a.d.*, name: merged, types: [gauge]}
+rules:
+  - {name: shadow, match: x.*, drop: true}
+  - {name: shadowed, match: x.y, exclude_tags: [id]}
+  - {name: never, match: 'a^b', match_type: regex, drop: true}
+  - {name: everything, include_tags: [env]}
+",
+    );
+    for part in [
+        "line 7: mapper_profiles[0].mappings[1]: never applies",
+        "line 8: mapper_profiles[0].mappings[2].match: \"b.*\" never matches",
+        "line 10: mapper_profiles[0].mappings[4].name: \"merged\" is the new name in mapper_profiles[0].mappings[3] too",
+        "line 13: rules[1]: never applies: \"shadow\" drops its metrics",
+        "line 14: rules[2].match: \"a^b\" matches no name",
+        "line 15: rules[3]: removes every tag except env from every metric",
+    ] {
+        assert!(page.contains(part), "{part:?} is not in\n{page}");
+    }
+}
+
+#[test]
+fn the_shares_of_the_memory_are_printed() {
+    let page = accepted("memory: 64MiB\nuds_stream: /tmp/socket\n");
+    for line in [
+        "#   contexts          23.0 MiB  when full: ",
+        "#   batches            4.0 MiB  when full: ",
+        "#   partial_frames     4.0 MiB  when full: ",
+        "#   queues             8.0 MiB  when full: ",
+        "#   cumulative        16.0 MiB  when full: ",
+        "#   history            8.0 MiB  when full: ",
+        "#   taps               1.0 MiB  when full: ",
+    ] {
+        assert!(page.contains(line), "{line:?} is not in\n{page}");
+    }
+    assert!(!page.contains("tls_sessions"), "{page}");
+    assert!(!page.contains("#   open_bucket "), "{page}");
+    let page = accepted("memory: 64MiB\nstate_path: /tmp/state\n");
+    assert!(
+        page.contains("#   open_bucket        1.0 MiB  when full: "),
+        "{page}"
+    );
+}
+
+/// Whether a configuration is accepted with these variables, and what is said about it.
+fn checked(inputs: Inputs, environment: &[(&str, &str)]) -> (bool, String) {
+    let variables = environment.iter();
+    let environment = variables.map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())));
+    let inputs = Inputs {
+        environment: environment.collect(),
+        run_secret_backend: true,
+        ..inputs
+    };
+    match config::load(&inputs) {
+        Ok(loaded) => (true, report(&loaded)),
+        Err(problems) => (false, problems.to_string()),
+    }
+}
+
+const OLD: &str = "00000000000000000000000000000old";
+const NEW: &str = "11111111111111111111111111111new";
+
+#[test]
+fn a_key_file_switches_the_output_on_and_errors_name_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("key");
+    let path = key.to_str().unwrap();
+    let environment = [("DD_API_KEY_FILE", path)];
+    let check = |environment: &[(&str, &str)]| checked(Inputs::default(), environment);
+    let (good, text) = check(&environment);
+    assert!(
+        !good && text.contains(path) && text.contains("api_key_file"),
+        "{text}"
+    );
+    std::fs::write(&key, format!("{OLD}\n")).unwrap();
+    let (good, text) = check(&environment);
+    assert!(
+        good && text.contains(path) && text.contains("environment DD_API_KEY_FILE"),
+        "{text}"
+    );
+    assert!(!text.contains(OLD) && text.contains("****0old"), "{text}");
+    let (good, text) = check(&[environment[0], ("DD_API_KEY", NEW)]);
+    assert!(
+        !good && text.contains("only one of them") && !text.contains(OLD) && !text.contains(NEW),
+        "{text}"
+    );
+}
+
+/// Answers with the content of `answer` beside it, and keeps the question.
+const PROGRAM: &str = "#!/bin/sh\nhere=${0%/*}\ncat > \"$here/question\"\necho \"$@\" > \"$here/arguments\"\ncat \"$here/answer\"\n";
+
+/// A program that knows secrets.
+struct Backend {
+    directory: tempfile::TempDir,
+}
+
+impl Backend {
+    fn new(answer: &str) -> Backend {
+        let backend = Backend {
+            directory: tempfile::tempdir().unwrap(),
+        };
+        backend.answers(answer);
+        backend.program(PROGRAM, 0o700);
+        backend
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn answers(&self, answer: &str) {
+        std::fs::write(self.path("answer"), answer).unwrap();
+    }
+
+    fn program(&self, script: &str, mode: u32) {
+        let new = self.path("new");
+        std::fs::write(&new, script).unwrap();
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode)).unwrap();
+        std::fs::rename(&new, self.path("program")).unwrap();
+    }
+
+    fn checked(&self, config: &str, environment: &[(&str, &str)]) -> (bool, String) {
+        let (path, program) = (self.path("weir.yaml"), self.path("program"));
+        let text = format!("secret_backend_command: {}\n{config}", program.display());
+        std::fs::write(&path, text).unwrap();
+        let file = Some(path);
+        checked(
+            Inputs {
+                file,
+                ..Inputs::default()
+            },
+            environment,
+        )
+    }
+}
+
+fn one(handle: &str, value: &str) -> String {
+    format!(r#"{{"{handle}":{{"value":"{value}","error":null}}}}"#)
+}
+
+#[test]
+fn a_program_answers_to_handles_in_every_source() {
+    let key = "0123456789abcdef0123456789abcdef";
+    let answer = format!(
+        r#"{{"vault/key":{{"value":"{key}\n"}},"other":{{"value":"{OLD}","error":""}},"name":{{"value":"hush-hush"}},"port":{{"value":"9125"}}}}"#
+    );
+    let backend = Backend::new(&answer);
+    let config = "secret_backend_arguments: [--from, a vault]\nhostname: ENC[name]\nudp: ['ENC[port]']\noutputs:\n  datadog:\n    \
+                  additional_endpoints: {'https://b.example': ['ENC[other]']}\n";
+    let environment = [
+        ("DD_API_KEY", " ENC[vault/key] "),
+        ("DD_APM_KEY", "ENC[not ours]"),
+    ];
+    let (good, text) = backend.checked(config, &environment);
+    assert!(good, "{text}");
+    let line = |key: &str| {
+        let found = text.lines().find(|line| line.trim_start().starts_with(key));
+        found.unwrap_or_else(|| panic!("{key}: {text}")).to_owned()
+    };
+    assert!(line("udp:").contains("[127.0.0.1:<secret>]"), "{text}");
+    assert!(line("api_key:").contains("****cdef"), "{text}");
+    assert!(line("hostname:").contains("hostname: <secret> "), "{text}");
+    for hidden in [key, OLD, "hush-hush", "9125"] {
+        assert!(!text.contains(hidden), "{hidden}: {text}");
+    }
+    let question = std::fs::read_to_string(backend.path("question")).unwrap();
+    assert_eq!(
+        question,
+        r#"{"version":"1.0","secrets":["name","other","port","vault/key"]}"#
+    );
+    let arguments = std::fs::read_to_string(backend.path("arguments")).unwrap();
+    assert_eq!(arguments, "--from a vault\n");
+}
+
+#[test]
+fn errors_name_the_place_and_no_secret() {
+    let backend = Backend::new("");
+    let config = "outputs:\n  datadog:\n    api_key: ENC[key]\n";
+    let secret = "hush-hush-hush-hush";
+    for (answer, expected) in [
+        (
+            r#"{"key":{"value":null,"error":"no such key"}}"#.to_owned(),
+            "weir.yaml:4: outputs.datadog.api_key: ENC[key]: secret_backend_command says \"no such key\"",
+        ),
+        (
+            r#"{"other":{"value":"x"}}"#.to_owned(),
+            "ENC[key]: secret_backend_command did not answer to it",
+        ),
+        (
+            one("key", ""),
+            "ENC[key]: secret_backend_command answered with an empty value",
+        ),
+        (format!("{secret} {{"), "weir.yaml:1: secret_backend_command: "),
+        (
+            format!(r#"{{"key":"{secret}"}}"#),
+            "the answer is not JSON of the form",
+        ),
+    ] {
+        backend.answers(&answer);
+        let (good, text) = backend.checked(config, &[]);
+        assert!(!good && text.contains(expected), "{answer}: {text}");
+        assert!(!text.contains(secret), "{text}");
+    }
+    // A refused value is not shown either, whether its own setting refuses it or the whole does.
+    backend.answers(&one("key", secret));
+    for config in [
+        "udp: ['ENC[key]']\n",
+        "bucket_width: ENC[key]\n",
+        "hostname: x\noutputs:\n  prometheus: {expiry: 'ENC[key]'}\n",
+    ] {
+        let (good, text) = backend.checked(config, &[]);
+        assert!(
+            !good && text.contains("<secret>") && !text.contains(secret),
+            "{text}"
+        );
+    }
+    let (good, text) = backend.checked("state_path: ENC[key]\n", &[]);
+    assert!(!good && text.contains("must be written as it is"), "{text}");
+    let flag = Flag {
+        shown: "--set".to_owned(),
+        key: "outputs.datadog.api_key".to_owned(),
+        values: vec!["ENC[key]".to_owned()],
+    };
+    let alone = Inputs {
+        flags: vec![flag],
+        run_secret_backend: true,
+        ..Inputs::default()
+    };
+    let said = config::load(&alone).unwrap_err().to_string();
+    assert!(
+        said.contains(
+            "secret_backend_command: is not set, and the configuration has handles of secrets: ENC[key]"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_rights_of_the_program_are_those_that_the_datadog_agent_wants() {
+    let backend = Backend::new(&one("key", OLD));
+    let config = "outputs:\n  datadog:\n    api_key: ENC[key]\n";
+    let group = format!("secret_backend_command_allow_group_exec_perm: true\n{config}");
+    for (mode, config, refused) in [
+        (0o700, config, None),
+        (0o500, config, None),
+        (0o750, config, Some("chmod 700")),
+        (0o701, config, Some("chmod 700")),
+        (0o600, config, Some("chmod u+x")),
+        (0o750, &*group, None),
+        (0o770, &*group, Some("chmod 750")),
+        (0o751, &*group, Some("chmod 750")),
+    ] {
+        backend.program(PROGRAM, mode);
+        let (good, text) = backend.checked(config, &[]);
+        assert_eq!(good, refused.is_none(), "{mode:o}: {text}");
+        assert!(text.contains(refused.unwrap_or_default()), "{mode:o}: {text}");
+    }
+    for (script, expected) in [
+        ("#!/bin/sh\nexit 3\n", "ended with exit status: 3"),
+        (
+            "#!/bin/sh\nsleep 600 & sleep 600\n",
+            "did not end within 1 s, and was killed",
+        ),
+        // The program ends by itself, and by a closed pipe.
+        ("#!/bin/sh\nhead -c 1048577 /dev/zero\n", "is longer than 1 MiB"),
+        ("#!/bin/sh\nhead -c 3000000 /dev/zero\n", "is longer than 1 MiB"),
+        ("#!/nowhere/sh\n", "cannot be run"),
+    ] {
+        backend.program(script, 0o700);
+        // Only the one that never ends meets its limit.
+        let seconds = if script.contains("sleep") { 1 } else { 60 };
+        let (good, text) = backend.checked(&format!("secret_backend_timeout: {seconds}\n{config}"), &[]);
+        assert!(!good && text.contains(expected), "{script}: {text}");
+    }
+}
