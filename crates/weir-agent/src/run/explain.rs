@@ -454,3 +454,146 @@ pub fn batch(line: &str, reading: &ListenerSettings, sender: &[String], rules: &
     found.last = true;
     Some(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_context::RuleSettings;
+    use weir_protocol::ParseOptions;
+    use weir_rules::TagStyles;
+
+    use super::*;
+
+    fn listener(address: &str, gauge_deltas: bool, librato: bool) -> TapListener {
+        let styles = TagStyles {
+            librato,
+            ..TagStyles::default()
+        };
+        TapListener {
+            address: address.to_owned(),
+            reading: ListenerSettings {
+                gauge_deltas,
+                names: NameReading::from(librato.then_some(styles)),
+                ..ParseOptions {
+                    timestamps: true,
+                    ..ParseOptions::default()
+                }
+                .into()
+            },
+        }
+    }
+
+    /// The page about a message at one of these listeners.
+    fn explained(
+        listeners: &[TapListener],
+        line: &str,
+        listener: Option<&str>,
+        pid: Option<i32>,
+    ) -> Result<String, ExplainError> {
+        let request = ExplainRequest {
+            line: line.to_owned(),
+            pid,
+            listener: listener.map(str::to_owned),
+        };
+        let about = ExplainedListener::choose(listeners, &request)?;
+        let rules = Rules::new(RuleSettings::default());
+        Ok(explain(&request, &about, &rules, None).render())
+    }
+
+    #[test]
+    fn an_explanation_is_that_of_the_listener_that_it_names() {
+        let (udp, unix) = ("udp://127.0.0.1:1", "unixgram:///socket");
+        let listeners = [listener(udp, false, false), listener(unix, true, true)];
+        let explained = |name, pid| explained(&listeners, "queue#env=prod:+7|g", name, pid);
+        for (name, pid) in [(Some("uds"), None), (Some(unix), None), (None, Some(1))] {
+            let page = explained(name, pid).unwrap();
+            for part in [
+                "\n  queue (gauge)",
+                "\n    env:prod",
+                "gauge_deltas: the listener adds",
+                unix,
+                udp,
+            ] {
+                assert!(page.contains(part), "{name:?}: {page}");
+            }
+        }
+        // Without a name: the first listener, or the first one with a sending process.
+        for name in [None, Some("udp"), Some(udp)] {
+            let page = explained(name, None).unwrap();
+            let is_as_it_is = page.contains("\n  queue#env=prod (gauge)") && !page.contains("gauge_deltas");
+            assert!(is_as_it_is && page.contains(unix), "{name:?}: {page}");
+        }
+        let refused = explained(Some("tcp"), None).unwrap_err().to_string();
+        assert!(
+            refused.contains(&format!("allowed are {udp}, {unix}")),
+            "{refused}"
+        );
+        assert_eq!(
+            self::explained(&[], "a:1|c", None, None),
+            Err(ExplainError::ReceivesNone)
+        );
+    }
+
+    #[test]
+    fn a_transport_selects_its_listeners_if_their_settings_are_equal() {
+        let (one, other) = ("unixgram:///one", "unixgram:///other");
+        let alike = [one, other].map(|address| listener(address, true, false));
+        let page = explained(&alike, "level:+7|g", Some("uds"), None).unwrap();
+        assert!(page.contains("gauge_deltas: the listener adds"), "{page}");
+        let different = [listener(one, true, false), listener(other, false, false)];
+        let refused = explained(&different, "level:+7|g", Some("uds"), None).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.contains(&format!("name one of {one}, {other}")), "{said}");
+        let page = explained(&different, "level:+7|g", Some(other), None).unwrap();
+        assert!(!page.contains("gauge_deltas"), "{page}");
+    }
+
+    #[test]
+    fn an_explanation_says_what_is_ignored_and_what_becomes_of_a_timestamp() {
+        let now = unix_seconds();
+        let ahead = format!("ahead:1|g|T{}", now + 25 * 3600);
+        let soon = format!("soon:1|g|T{}", now + 23 * 3600);
+        for (message, has_context, said) in [
+            (
+                "r.rq:5|g|#cluster:outbound|60051||a.svc",
+                true,
+                "unknown_sections: ignored: |60051|a.svc",
+            ),
+            ("a:1|c|T1661176132", true, "in no bucket, and keeps its timestamp"),
+            (
+                "a:1|c|T1661176132000",
+                false,
+                "timestamp: dropped: future_timestamp",
+            ),
+            (&*ahead, false, "timestamp: dropped: future_timestamp"),
+            (&*soon, true, "s ahead, in no bucket"),
+            (
+                "a:1|h|T1661176132",
+                false,
+                "timestamp: dropped: unsupported_timestamped_type",
+            ),
+            (
+                "a:x|s|T1661176132000",
+                false,
+                "timestamp: dropped: unsupported_timestamped_type",
+            ),
+            (
+                "a:1:nan:2|g",
+                true,
+                "the values that are no finite numbers are dropped: non_finite",
+            ),
+            (
+                "_e{1,1}:a|b|d:1661176132000",
+                true,
+                "timestamp: it is ignored, because",
+            ),
+            ("_sc|db|0|d:-7", true, "timestamp: it is ignored, because"),
+        ] {
+            let page = explained(&[listener("udp://a", false, false)], message, None, None).unwrap();
+            assert!(page.contains(said), "{message}: {page}");
+            assert_eq!(!page.contains("no context"), has_context, "{message}: {page}");
+        }
+        let check = "_sc|db|0|d:1661176132";
+        let page = explained(&[listener("udp://a", false, false)], check, None, None).unwrap();
+        assert!(!page.contains("timestamp: "), "{page}");
+    }
+}
