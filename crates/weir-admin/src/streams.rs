@@ -133,4 +133,14 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn there_are_sixteen_streams() {
+        let streams = Streams::default();
+        let mut open: Vec<Permit> = (0..16).map(|_| streams.open().unwrap()).collect();
+        let refused = streams.clone().open().unwrap_err();
+        assert_eq!(refused.to_string(), "16 streams are open; close one");
+        open.pop();
+        assert!(streams.open().is_ok(), "a place is free again");
+    }
 }

@@ -98,3 +98,29 @@ fn duration(query: Query<'_>) -> Result<Duration, HttpError> {
         .filter(fits)
         .ok_or_else(|| bad("for must be a duration up to 10m, such as 30s"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_parameters_are_refused_and_so_is_everything_where_payloads_are_hidden() {
+        let taps = Taps::double();
+        for (query, part) in [
+            ("rate=101", "from 1 to 100"),
+            ("rate=0", "from 1 to 100"),
+            ("verdict=dropped", "the only value is rejected"),
+            ("match=%ff", "not percent-encoded UTF-8"),
+        ] {
+            let HttpError(status, said) = tail(Some(taps.clone()), Query(query)).unwrap_err();
+            assert!(
+                status == StatusCode::BAD_REQUEST && said.contains(part),
+                "{query}: {said}"
+            );
+        }
+        for open in [tail, capture] {
+            let HttpError(status, said) = open(None, Query("")).unwrap_err();
+            assert!(status == StatusCode::FORBIDDEN && said.contains("admin_payloads is false"));
+        }
+    }
+}

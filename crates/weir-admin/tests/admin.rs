@@ -63,8 +63,10 @@ impl AdminSource for Double {
             samples_per_second: 3.0,
             ..MetricRow::default()
         };
+        // Before the first flush there is none.
+        let is_ready = self.ready.is_ok();
         Box::pin(async move {
-            Some(ContextReport {
+            is_ready.then(|| ContextReport {
                 metrics_by_samples: vec![row; top.min(100)],
                 ..ContextReport::default()
             })
@@ -191,6 +193,12 @@ fn every_path_answers() {
     assert_eq!(server.get("/healthz"), (200, "ok\n".to_owned()));
     assert_eq!(server.get("/ready"), (200, "ready\n".to_owned()));
     assert!(server.get("/").1.contains("/debug/pprof/heap"));
+    let (_, head, page) = server.request("GET / HTTP/1.0\r\nAccept: text/html,*/*\r\n\r\n");
+    assert!(String::from_utf8_lossy(&page).contains("<!doctype html>"));
+    assert!(
+        head.contains("content-security-policy: default-src 'none'"),
+        "{head}"
+    );
     let expected: String = (0..3)
         .map(|number| format!("piece {number} for all/this\n"))
         .collect();
@@ -242,6 +250,7 @@ fn wrong_requests_are_refused_with_a_reason() {
     let server = Server::start(ready());
     for (path, status, part) in [
         ("/nothing", 404, "not found; / lists"),
+        ("/api/v1/nothing", 404, "not found"),
         ("/debug/pprof/trace?seconds=1", 404, "/debug/pprof/profile"),
         ("/debug/pprof/block", 404, "weir_hand_over_waits_total"),
         ("/debug/pprof/mutex", 404, "weir_receive_gap_seconds"),
@@ -285,6 +294,10 @@ fn disabled_or_unready_endpoints_report_it() {
     let (status, body) = server.get("/metrics");
     assert_eq!(status, 404);
     assert!(body.contains("outputs.prometheus.enabled"), "{body}");
+    let (status, body) = server.get("/api/v1/metrics");
+    assert!(status == 404 && body.contains("set `history`"), "{body}");
+    let (status, body) = server.get("/api/v1/contexts");
+    assert!(status == 503 && body.contains("no flush yet"), "{body}");
 }
 
 /// Before HTTP/1.1 an answer ends where its connection does, so the end of a part must not look like one.
@@ -517,6 +530,7 @@ fn requests_for_other_hosts_and_of_other_sites_are_refused() {
         "/api/v1/status",
         "/api/v1/query?metric=a",
         "/api/v1/live",
+        "/api/v1/tail",
         "/debug/pprof/heap",
         "/debug/vars",
     ] {
@@ -575,6 +589,8 @@ fn requests_for_other_hosts_and_of_other_sites_are_refused() {
         "/debug/pprof/profile?seconds=1",
         "/api/v1/status",
         "/api/v1/live",
+        "/api/v1/tail",
+        "/api/v1/capture",
         "/api/v1/try?rules=a",
     ] {
         let (status, body) = ask(format!("GET {path} HTTP/1.1\r\n{cross}"));

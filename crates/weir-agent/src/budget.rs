@@ -403,6 +403,17 @@ mod tests {
         assert_eq!(few.of_one(Share::Cumulative, 3), 16 * MIB / 3);
     }
 
+    /// A tail without memory is refused.
+    #[test]
+    fn hidden_payloads_take_no_memory() {
+        let taps = |text: &str| {
+            let loaded = weir_system::config::load_content(text.as_bytes()).unwrap();
+            Budget::new(&loaded.config).share(Share::Taps)
+        };
+        assert_eq!(taps("memory: 64MiB\n"), MIB);
+        assert_eq!(taps("memory: 64MiB\nadmin_payloads: false\n"), 0);
+    }
+
     #[test]
     fn memory_above_the_maximum_of_a_share_goes_to_contexts() {
         let capped = |bytes| Budget::of(bytes, 1, |share| if_used(share == Share::History).min(64 * MIB));

@@ -61,13 +61,19 @@ fn timeless(value: Value) -> Value {
 }
 
 #[test]
-fn the_examples_of_the_page_are_true() {
-    let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
-    let admin = agent.wait_for("admin on http://");
+fn the_page_is_true() {
+    let agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
+    examples_are_true(&agent);
+    the_example_of_a_tail_is_true(&agent);
+    paths_answer(&agent);
+}
+
+fn examples_are_true(agent: &Agent) {
+    let admin = &agent.admin;
     let messages = blocks("messages").next().expect("what is sent");
     agent.send(messages);
     until("all of it is held", || {
-        json(&admin, "/api/v1/metrics?details=0")["total"] == 2
+        json(admin, "/api/v1/metrics?details=0")["total"] == 2
     });
     let mut asked = 0;
     for example in blocks("console").filter(|example| !example.starts_with(STREAM)) {
@@ -78,7 +84,7 @@ fn the_examples_of_the_page_are_true() {
         let expected = timeless(expected);
         // Books of a second come with the next one.
         until(command, || {
-            let (code, body) = get(&admin, &path);
+            let (code, body) = get(admin, &path);
             let body = body.replace(agent.address(), "127.0.0.1:8125");
             let found = timeless(serde_json::from_str(&body).unwrap());
             let is_expected = (code == 200, &found) == (expected.get("error").is_none(), &expected);
@@ -106,13 +112,10 @@ fn events(text: impl Iterator<Item = String>) -> impl Iterator<Item = (String, V
     })
 }
 
-#[test]
-fn the_example_of_a_tail_is_true() {
-    let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
-    let admin = agent.wait_for("admin on http://");
+fn the_example_of_a_tail_is_true(agent: &Agent) {
     let example = blocks("console").find(|example| example.starts_with(STREAM));
     let (command, expected) = example.unwrap().split_once('\n').unwrap();
-    let mut stream = TcpStream::connect(&admin).unwrap();
+    let mut stream = TcpStream::connect(&agent.admin).unwrap();
     stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
     write!(stream, "GET {} HTTP/1.0\r\n\r\n", path(command)).unwrap();
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
@@ -131,12 +134,7 @@ fn the_example_of_a_tail_is_true() {
 }
 
 /// Every path of the table is there.
-#[test]
-fn the_paths_of_the_page_answer() {
-    let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
-    let admin = agent.wait_for("admin on http://");
-    agent.send("page.views:1|c");
-    until("a bucket has ended", || get(&admin, "/api/v1/contexts").0 == 200);
+fn paths_answer(agent: &Agent) {
     let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `/api/v1/"));
     let mut paths = 0;
     for row in rows {
@@ -145,7 +143,7 @@ fn the_paths_of_the_page_answer() {
         if ["live", "tail", "capture"].contains(&path) {
             continue;
         }
-        let (code, body) = get(&admin, &format!("/api/v1/{path}"));
+        let (code, body) = get(&agent.admin, &format!("/api/v1/{path}"));
         // The message names the missing file.
         assert!(
             code == 200 || code == 400 && body.contains("is missing"),

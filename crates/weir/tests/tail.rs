@@ -112,95 +112,6 @@ fn messages_have_their_sender_and_their_result() {
     agent.stop();
 }
 
-/// The tail, the explanation and the books say the same about samples that no bucket and no output takes.
-#[test]
-fn samples_that_are_dropped_for_their_time_or_value_are_shown_as_that() {
-    const DAY: u64 = 24 * 60 * 60;
-    let mut agent = Agent::start("bucket_width: LONG\nudp: 127.0.0.1:0\n", &[]);
-    let admin = agent.wait_for("admin on http://");
-    let mut events = Events::open(&admin, "");
-    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    let cases = [
-        (format!("far:1|c|T{}", now * 1000), "dropped", "future_timestamp"),
-        (
-            format!("ahead:1|g|T{}", now + DAY + 3600),
-            "dropped",
-            "future_timestamp",
-        ),
-        (format!("soon:1|g|T{}", now + DAY - 3600), "accepted", ""),
-        ("old:1|c|T1".to_owned(), "accepted", ""),
-        (
-            format!("set:x|s|T{now}"),
-            "dropped",
-            "unsupported_timestamped_type",
-        ),
-        (
-            format!("dist:1|d|T{}", now * 1000),
-            "dropped",
-            "unsupported_timestamped_type",
-        ),
-        ("packed:1:nan:2|g".to_owned(), "dropped", "non_finite"),
-        ("plain:1|c".to_owned(), "accepted", ""),
-    ];
-    let lines: Vec<&str> = cases.iter().map(|(line, _, _)| line.as_str()).collect();
-    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    udp.send_to(lines.join("\n").as_bytes(), agent.address()).unwrap();
-    for (line, verdict, reason) in &cases {
-        let seen = events.message();
-        let text = |key: &str| seen[key].as_str().unwrap_or_default();
-        assert_eq!(
-            (text("line"), text("verdict"), text("reason")),
-            (&line[..], *verdict, *reason)
-        );
-        let ran = support::run(&["explain", line, "--admin", &admin], &[]);
-        let has_context = !ran.stdout.contains("no context");
-        // Of several values, the others have it.
-        assert_eq!(
-            has_context,
-            *verdict == "accepted" || *reason == "non_finite",
-            "{}",
-            ran.stdout
-        );
-        assert!(ran.stdout.contains(reason), "{reason}: {}", ran.stdout);
-    }
-    let mut dropped = Value::Null;
-    until("the worker reports", || {
-        let status = status(&admin);
-        dropped = status["total"]["samples"]["dropped"].clone();
-        status["total"]["messages"]["received"] == cases.len()
-    });
-    for (reason, samples) in [
-        ("future_timestamp", 2),
-        ("unsupported_timestamped_type", 2),
-        ("non_finite", 1),
-    ] {
-        assert_eq!(dropped[reason], samples, "{dropped}");
-    }
-    agent.stop();
-}
-
-#[test]
-fn only_matching_messages_are_shown() {
-    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
-    let admin = agent.wait_for("admin on http://");
-    let mut named = Events::open(&admin, "?match=PAGE.*&where=env:prod&where=user");
-    let mut rejected = Events::open(&admin, "?verdict=rejected");
-    agent.send("page.a:1|c|#env:prod\nother:1|c|#env:prod,user:x\npage.b:1|c|#user:x,env:prod\npage.c:x|c\n_sc|page.d|0|#env:prod,user:y");
-    assert_eq!(named.message()["line"], "page.b:1|c|#user:x,env:prod");
-    assert_eq!(named.message()["line"], "_sc|page.d|0|#env:prod,user:y");
-    assert_eq!(rejected.message()["line"], "page.c:x|c");
-    for (query, part) in [
-        ("?rate=101", "from 1 to 100"),
-        ("?rate=0", "from 1 to 100"),
-        ("?verdict=dropped", "the only value is rejected"),
-        ("?match=%ff", "not percent-encoded UTF-8"),
-    ] {
-        let (code, body) = get(&admin, &format!("/api/v1/tail{query}"));
-        assert!(code == 400 && body.contains(part), "{query}: {code} {body}");
-    }
-    agent.stop();
-}
-
 #[test]
 fn there_are_sixteen_streams_and_nothing_is_copied_for_disconnected_readers() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);
@@ -237,24 +148,7 @@ fn there_are_sixteen_streams_and_nothing_is_copied_for_disconnected_readers() {
     agent.stop();
 }
 
-/// They come in one packet, so in one second.
-#[test]
-fn of_many_messages_some_are_shown_with_their_share() {
-    let agent = Agent::start("bucket_width: 1s\n", &[]);
-    let mut events = Events::open(&agent.admin, "?rate=20");
-    let packet: String = (0..100).map(|at| format!("many.{at}:1|c\n")).collect();
-    agent.send(&packet);
-    for at in 0..20 {
-        assert_eq!(events.message()["line"], format!("many.{at}:1|c"));
-    }
-    let share = events.next("share");
-    let expected =
-        serde_json::json!({"messages": 100, "looked_at": 100, "matched": 100, "shown": 20, "share": 0.2});
-    assert_eq!(share, expected);
-    agent.stop();
-}
-
-/// In the gate: [`of_many_messages_some_are_shown_with_their_share`].
+/// In the gate: `weir-admin` tap::tail::of_many_messages_some_are_shown_with_their_share.
 #[test]
 #[ignore = "nightly: real rates"]
 fn of_a_flood_a_random_sample_is_shown_with_its_share() {
@@ -296,55 +190,6 @@ fn of_a_flood_a_random_sample_is_shown_with_its_share() {
     }
     // A second that brings much less than the one before may show none of it.
     assert!(shares.iter().any(|share| share["shown"] == 20), "{shares:?}");
-    agent.stop();
-}
-
-/// By a full queue of events, or by a write that waits too long: which comes first is the machine's to say.
-#[test]
-fn a_stuck_reader_is_disconnected() {
-    let agent = Agent::start("bucket_width: 1s\n", &[]);
-    let events = Events::open(&agent.admin, "");
-    // Each is shown with ten times its bytes.
-    let line = [&[0xff_u8; 4000][..], b"\n"].concat();
-    until("its stream has ended", || {
-        for _ in 0..20 {
-            agent.send(&line);
-        }
-        streams(&agent.admin) == 0
-    });
-    drop(events);
-    agent.stop();
-}
-
-#[test]
-fn payloads_can_be_hidden() {
-    let mut agent = Agent::start("bucket_width: 1s\nadmin_payloads: false\n", &[]);
-    let admin = agent.wait_for("admin on http://");
-    for path in ["/api/v1/tail", "/api/v1/capture"] {
-        let (code, body) = get(&admin, path);
-        assert!(
-            code == 403 && body.contains("admin_payloads is false"),
-            "{code} {body}"
-        );
-    }
-    for command in ["tail", "capture"] {
-        let (good, said) = support::weir(&[command, "--admin", &admin]);
-        assert!(!good && said.contains("admin_payloads is false"), "{said}");
-    }
-    agent.stop();
-}
-
-#[test]
-fn a_page_of_another_site_opens_no_stream() {
-    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
-    let admin = agent.wait_for("admin on http://");
-    for path in ["/api/v1/tail", "/api/v1/capture"] {
-        let mut events = Events::ask(&admin, path, "Sec-Fetch-Site: cross-site\r\n");
-        events.line("403");
-    }
-    let mut rebound = TcpStream::connect(&admin).unwrap();
-    write!(rebound, "GET /api/v1/tail HTTP/1.1\r\nHost: evil.example\r\n\r\n").unwrap();
-    Events(BufReader::new(rebound)).line("403");
     agent.stop();
 }
 

@@ -320,6 +320,47 @@ mod tests {
 
     use super::*;
 
+    struct Known;
+
+    impl Knowledge for Known {
+        fn sender(&self, pid: i32) -> OriginExplanation {
+            OriginExplanation {
+                container: Some(format!("of {pid}")),
+                ..OriginExplanation::default()
+            }
+        }
+
+        fn dropped(&self, message: &Message<'_>, _: &OriginExplanation, _: &TapListener) -> Option<String> {
+            let is_noisy = matches!(message, Message::Metric(metric) if metric.name.starts_with("noisy"));
+            is_noisy.then(|| "rule noise".to_owned())
+        }
+    }
+
+    impl Taps {
+        /// Of an agent without workers, with one listener and a rule that drops what is noisy.
+        pub fn double() -> Arc<Taps> {
+            let parse = weir_protocol::ParseOptions {
+                timestamps: true,
+                ..weir_protocol::ParseOptions::default()
+            };
+            Arc::new(Taps {
+                workers: Vec::new(),
+                listeners: vec![TapListener {
+                    address: "udp://127.0.0.1:1".to_owned(),
+                    reading: parse.into(),
+                }],
+                knowledge: Box::new(Known),
+                room: 1 << 20,
+                streams: Streams::default(),
+                counts: Mutex::default(),
+                held: Arc::default(),
+                lost: Arc::default(),
+                capturing: Arc::new(tokio::sync::Semaphore::new(1)),
+                columns: Arc::default(),
+            })
+        }
+    }
+
     fn block(packets: usize, lost: u64) -> TapBlock {
         let packet = TappedPacket {
             listener: 0,

@@ -67,18 +67,7 @@ impl Share {
 
 /// Starts a stream. It ends when its reader disconnects or is too slow.
 pub fn start(taps: &Arc<Taps>, request: TailRequest, permit: Permit) -> std::io::Result<Pieces> {
-    let (events, reader) = streams::pieces(EVENTS_MAX);
-    let tapped = taps.open(Some(LOOK_BYTES), taps.room / 2 / TAILS, permit);
-    let tail = Tail {
-        random: 0x9e37_79b9_7f4a_7c15 ^ clock_offset() as u64 | 1,
-        tapped,
-        request,
-        events,
-        out: Vec::new(),
-        now: Share::default(),
-        matched_before: 0,
-        senders: HashMap::new(),
-    };
+    let (tail, reader) = Tail::new(taps, request, permit);
     std::thread::Builder::new()
         .name("tail".into())
         .spawn(move || tail.run())?;
@@ -101,6 +90,21 @@ struct Tail {
 }
 
 impl Tail {
+    fn new(taps: &Arc<Taps>, request: TailRequest, permit: Permit) -> (Tail, Pieces) {
+        let (events, reader) = streams::pieces(EVENTS_MAX);
+        let tail = Tail {
+            random: 0x9e37_79b9_7f4a_7c15 ^ clock_offset() as u64 | 1,
+            tapped: taps.open(Some(LOOK_BYTES), taps.room / 2 / TAILS, permit),
+            request,
+            events,
+            out: Vec::new(),
+            now: Share::default(),
+            matched_before: 0,
+            senders: HashMap::new(),
+        };
+        (tail, reader)
+    }
+
     fn run(mut self) {
         if !self.tapped.begin() {
             return;
@@ -337,5 +341,194 @@ impl Tail {
         let sender = taps.knowledge.sender(pid);
         self.senders.insert(pid, (now, sender.clone()));
         sender
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use serde_json::{Value, json};
+    use weir_ingest::{PacketOutcome, RefusalReason};
+    use weir_listener::Credentials;
+
+    use super::*;
+
+    fn tail(wanted: MessageFilter, rate: u64) -> (Tail, Pieces) {
+        let taps = Taps::double();
+        let permit = taps.streams.open().unwrap();
+        Tail::new(&taps, TailRequest { wanted, rate }, permit)
+    }
+
+    fn packet(bytes: &[u8], outcome: PacketOutcome) -> (TappedPacket, &[u8]) {
+        let packet = TappedPacket {
+            listener: 0,
+            length: bytes.len() as u32,
+            received: 0,
+            truncated: false,
+            sender: None,
+            source: None,
+            outcome,
+        };
+        (packet, bytes)
+    }
+
+    fn block(packets: &[(TappedPacket, &[u8])], messages: u64) -> TapBlock {
+        TapBlock {
+            packets: packets.iter().map(|(packet, _)| packet.clone()).collect(),
+            bytes: packets.iter().flat_map(|(_, bytes)| bytes.to_vec()).collect(),
+            messages,
+            ..TapBlock::default()
+        }
+    }
+
+    /// Data of the events of this name that were made.
+    fn made(tail: &Tail, name: &str) -> Vec<Value> {
+        let text = std::str::from_utf8(&tail.out).unwrap();
+        let events = text.split("\n\n").filter_map(|event| {
+            let data = event.strip_prefix(&format!("event: {name}\ndata: "))?;
+            Some(serde_json::from_str(data).unwrap())
+        });
+        events.collect()
+    }
+
+    /// Line, verdict and reason of each message.
+    fn verdicts(tail: &Tail) -> Vec<[String; 3]> {
+        let messages = made(tail, "message").into_iter();
+        let parts = messages.map(|of| {
+            ["line", "verdict", "reason"].map(|key| of[key].as_str().unwrap_or_default().to_owned())
+        });
+        parts.collect()
+    }
+
+    #[test]
+    fn messages_have_their_sender_and_their_result() {
+        let accepted = PacketOutcome::default();
+        let lines = b"page.views:1|c|#user:ann\nnoisy.x:1|c\npage.views:one\xff|c\n";
+        let (mut over_udp, lines) = packet(lines, accepted);
+        over_udp.source = Some(SocketAddr::from(([127, 0, 0, 1], 9)));
+        let (mut local, of_local) = packet(b"local:1|c", accepted);
+        local.sender = Some(Credentials {
+            pid: 7,
+            uid: 0,
+            gid: 0,
+        });
+        let limited = PacketOutcome {
+            limited: 1,
+            ..accepted
+        };
+        let with = |outcome| packet(b"a:1|c", outcome);
+        let all = block(
+            &[
+                (over_udp, lines),
+                (local, of_local),
+                with(limited),
+                packet(b"one:1|c\ntwo:1|c", limited),
+                with(PacketOutcome {
+                    not_queued: 1,
+                    ..accepted
+                }),
+                with(PacketOutcome {
+                    rate_limited: true,
+                    ..accepted
+                }),
+                with(PacketOutcome {
+                    refused: Some(RefusalReason::NotAllowed),
+                    ..accepted
+                }),
+            ],
+            10,
+        );
+        let (mut tail, _reader) = self::tail(MessageFilter::default(), RATE_MAX);
+        tail.take(&all);
+        let expected = [
+            ["page.views:1|c|#user:ann", "accepted", ""],
+            ["noisy.x:1|c", "dropped", "rule noise"],
+            ["page.views:one\\xff|c", "rejected", "bad_value"],
+            ["local:1|c", "accepted", ""],
+            ["a:1|c", "limited", "context_limit"],
+            ["one:1|c", "accepted", ""],
+            ["two:1|c", "accepted", ""],
+            ["a:1|c", "dropped", SampleDrop::QueueFull.as_str()],
+            ["a:1|c", "refused", "origin_rate_limited"],
+            ["a:1|c", "refused", "origin_not_allowed"],
+        ];
+        assert_eq!(verdicts(&tail), expected.map(|parts| parts.map(str::to_owned)));
+        let messages = made(&tail, "message");
+        assert_eq!(messages[0]["listener"], "udp://127.0.0.1:1");
+        assert_eq!(messages[0]["address"], "127.0.0.1:9");
+        assert_eq!(messages[2]["bad"]["offset"], 11);
+        assert_eq!(messages[3]["pid"], 7);
+        assert_eq!(messages[3]["container"], "of 7");
+
+        let rejected = MessageFilter {
+            rejected_only: true,
+            ..MessageFilter::default()
+        };
+        let (mut tail, _reader) = self::tail(rejected, RATE_MAX);
+        tail.take(&all);
+        assert_eq!(made(&tail, "message").len(), 1);
+    }
+
+    /// A tail says of samples that no bucket takes what their worker says.
+    #[test]
+    fn samples_that_are_dropped_for_their_time_or_value_are_shown_as_that() {
+        const DAY: i64 = 24 * 60 * 60;
+        // Packets are received when the monotonic clock begins.
+        let now = (clock_offset() / 1_000_000_000) as i64;
+        let cases = [
+            (format!("far:1|c|T{}", now * 1000), "future_timestamp"),
+            (format!("ahead:1|g|T{}", now + DAY + 3600), "future_timestamp"),
+            (format!("soon:1|g|T{}", now + DAY - 3600), ""),
+            ("old:1|c|T1".to_owned(), ""),
+            (format!("set:x|s|T{now}"), "unsupported_timestamped_type"),
+            (
+                format!("dist:1|d|T{}", now * 1000),
+                "unsupported_timestamped_type",
+            ),
+            ("packed:1:nan:2|g".to_owned(), "non_finite"),
+        ];
+        let lines: Vec<&str> = cases.iter().map(|(line, _)| line.as_str()).collect();
+        let (mut tail, _reader) = tail(MessageFilter::default(), RATE_MAX);
+        tail.take(&block(
+            &[packet(lines.join("\n").as_bytes(), PacketOutcome::default())],
+            7,
+        ));
+        let expected = cases.map(|(line, reason)| {
+            let verdict = if reason.is_empty() { "accepted" } else { "dropped" };
+            [line, verdict.to_owned(), reason.to_owned()]
+        });
+        assert_eq!(verdicts(&tail), expected);
+    }
+
+    #[test]
+    fn of_many_messages_some_are_shown_with_their_share() {
+        let (mut tail, _reader) = tail(MessageFilter::default(), 20);
+        let lines: String = (0..100).map(|at| format!("many.{at}:1|c\n")).collect();
+        // As many again were not looked at.
+        tail.take(&block(&[packet(lines.as_bytes(), PacketOutcome::default())], 200));
+        tail.report_share();
+        assert_eq!(made(&tail, "message").len(), 20);
+        let expected = json!({"messages": 200, "looked_at": 100, "matched": 100, "shown": 20, "share": 0.1});
+        assert_eq!(made(&tail, "share"), [expected]);
+    }
+
+    #[test]
+    fn a_reader_that_is_stuck_or_gone_ends_its_stream() {
+        let (mut tail, reader) = tail(MessageFilter::default(), 1);
+        let taps = tail.tapped.taps.clone();
+        let mut send = || {
+            tail.out.push(b'x');
+            tail.send()
+        };
+        assert!((0..EVENTS_MAX).all(|_| send()));
+        assert!(!send(), "no more events may wait");
+        assert_eq!(taps.lock()[TapCounter::ReadersDropped], 1);
+        drop(reader);
+        assert!(!send());
+        assert!(!tail.send(), "nothing is to be sent");
+        assert_eq!(taps.lock()[TapCounter::ReadersDropped], 1);
+        drop(tail);
+        assert_eq!(taps.lock()[TapCounter::Streams], 0);
     }
 }
