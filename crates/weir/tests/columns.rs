@@ -133,16 +133,26 @@ fn samples(point: &Value) -> f64 {
     count.round()
 }
 
+/// Over TCP, with both versions of HTTP, and over a Unix socket.
 #[test]
 fn columns_and_messages_of_one_series_are_one_point() {
-    let agent = agent(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("http.socket");
+    let agent = agent(&["--http-uds", path.to_str().unwrap()]);
     let address = address(&agent);
     agent.send("count:2|c|#a:1\ndist:50|d|#a:1");
     let compressed = zstd::encode_all(&series()[..], 3).unwrap();
-    for _ in 0..2 {
-        let (code, answer) = post(&address, "/series", &["Content-Encoding: zstd"], &compressed);
-        assert_eq!(code, 200, "{answer}");
-    }
+    let (code, answer) = post(&address, "/series", &["Content-Encoding: zstd"], &compressed);
+    assert_eq!(code, 200, "{answer}");
+    let mut stream = connect(&address);
+    stream.write_all(&second_version("/series", &series())).unwrap();
+    assert_eq!(
+        status_of_frames(&mut stream),
+        0x88,
+        "the status 200 in the static table"
+    );
+    let (code, answer) = exchange(connect_to_file(&path), &request("/series", &[], &series()));
+    assert_eq!(code, 200, "{answer}");
     let (code, answer) = post(
         &address,
         "/sketches",
@@ -158,12 +168,17 @@ fn columns_and_messages_of_one_series_are_one_point() {
     assert_eq!(listener["http"]["requests"]["added"], 3, "{listener}");
     assert_eq!(listener["books"]["packets"]["received"], 3, "{listener}");
     assert_eq!(listener["books"]["samples"]["aggregated"], 106, "{listener}");
+    assert_eq!(
+        self::listener(&agent, "http+unix://")["http"]["requests"]["added"],
+        1
+    );
     let (stdout, _) = agent.stop();
+    assert!(!path.exists(), "the socket file goes with the agent");
     let all = |metric| points(&stdout, metric);
     let [count] = &all("count")[..] else {
         panic!("{stdout}")
     };
-    assert_eq!(samples(count), f64::from(2 + 2 * (5 + 5)), "{count}");
+    assert_eq!(samples(count), f64::from(2 + 3 * (5 + 5)), "{count}");
     let [gauge] = &all("gauge")[..] else {
         panic!("{stdout}")
     };
@@ -270,30 +285,6 @@ fn answers_say_what_is_wrong() {
         "{requests}"
     );
     agent.finish();
-}
-
-#[test]
-fn unix_sockets_and_second_versions_of_http_are_served() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("http.socket");
-    let agent = agent(&["--http-uds", path.to_str().unwrap()]);
-    let stream = UnixStream::connect(&path).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let (code, answer) = exchange(stream, &request("/series", &[], &series()));
-    assert_eq!(code, 200, "{answer}");
-    assert_eq!(listener(&agent, "http+unix://")["http"]["requests"]["added"], 1);
-    let mut stream = TcpStream::connect(address(&agent)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(&second_version("/series", &series())).unwrap();
-    assert_eq!(
-        status_of_frames(&mut stream),
-        0x88,
-        "the status 200 in the static table"
-    );
-    assert_eq!(listener(&agent, "http://")["http"]["requests"]["added"], 1);
-    let (stdout, _) = agent.stop();
-    assert_eq!(samples(&points(&stdout, "count")[0]), 20.0);
-    assert!(!path.exists(), "the socket file goes with the agent");
 }
 
 const HEADERS: u8 = 1;

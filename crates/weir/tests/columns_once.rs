@@ -9,12 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use serde_json::Value;
 use weir_columns::{Encoder, MetricType, SketchPoint};
 use weir_sketch::Sketch;
 
 use crate::columns::{next_answer, now, points, row};
-use crate::support::hand_over::{BEGIN, END, PROTOCOL, Peer, SOCKETS_END};
 use crate::support::place::{Place, replace_by_a_file};
 use crate::support::senders::{number, total};
 use crate::support::{Agent, PATIENCE, long_bucket, until};
@@ -92,12 +90,6 @@ fn kill(mut agent: Agent) {
     until("it has ended", || agent.ended().is_some());
 }
 
-/// The sum of `c` at the output. The bucket is flushed, because nothing can be kept.
-fn sum(place: &Place, agent: Agent) -> u64 {
-    replace_by_a_file(&place.path("state"));
-    (total(&agent.stop().0, "c") * long_bucket()).round() as u64
-}
-
 fn counter(agent: &Agent, name: &str) -> u64 {
     until("a worker has reported", || {
         let status = agent.status();
@@ -114,10 +106,11 @@ fn duplicates(agent: &Agent) -> u64 {
         .sum()
 }
 
+/// Without a state directory: numbers are known as long as the process lives, and answers wait for nothing.
 #[test]
 fn numbers_are_added_once_in_any_order_and_at_any_listener() {
     let place = Place::new();
-    let agent = place.start(&configuration(&place, ""));
+    let agent = Agent::start(&configuration(&place, ""), &[]);
     let (http, other) = (place.path("http"), place.path("other"));
     // Clients with interleaved numbers; those of the first have a hole, which is closed later.
     let mut added = 0;
@@ -145,229 +138,83 @@ fn numbers_are_added_once_in_any_order_and_at_any_listener() {
     assert_eq!(ask(&http, &one(2, 9, 8)), Answer::Added);
     assert_eq!(ask(&http, &one(2, 5, 3)), Answer::Duplicate);
     assert_eq!(ask(&http, &one(2, 200, 9)), Answer::Other(400));
-    added += 1;
-    until("the workers report", || counter(&agent, "clients") == 3);
-    assert_eq!(counter(&agent, "requests_given_up"), 5, "3 to 7");
-    assert_eq!(counter(&agent, "clients_unknown"), 0);
-    assert_eq!(duplicates(&agent), 16 + 25 + 1);
-    assert_eq!(sum(&place, agent), added);
-}
-
-#[test]
-fn invalid_numbers_are_refused_and_cost_nothing_else() {
-    let place = Place::new();
-    let agent = place.start(&configuration(&place, ""));
-    let http = place.path("http");
-    let body = count("c", now(), 1.0);
-    let with = |headers: &str| {
-        let head = format!(
-            "POST /series HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {}\r\n\r\n",
-            body.len()
-        );
-        ask(&http, &[head.as_bytes(), &body].concat())
-    };
-    let client = format!("x-weir-client: {:032x}\r\n", 1);
-    for headers in [
-        "x-weir-client: 12\r\n",
-        "x-weir-sequence: 1\r\nx-weir-oldest: 1\r\n",
-        &format!("{client}x-weir-sequence: 1\r\n"),
-        &format!("{client}x-weir-oldest: 1\r\n"),
-        &format!("{client}x-weir-sequence: 0\r\nx-weir-oldest: 0\r\n"),
-        &format!("{client}x-weir-sequence: 1\r\nx-weir-oldest: 2\r\n"),
-        &format!("{client}x-weir-sequence: 1\r\nx-weir-sequence: 2\r\nx-weir-oldest: 1\r\n"),
-    ] {
-        assert_eq!(with(headers), Answer::Other(400), "{headers}");
-    }
-    // A name without a number has no effect.
-    for _ in 0..2 {
-        assert_eq!(with(&client), Answer::Added);
-    }
+    // Of a client that had sent to another process.
+    assert_eq!(ask(&http, &one(4, 4, 4)), Answer::Added);
     // A payload that is refused does not take its number.
-    let broken = numbered(1, 1, 1, "/series", b"\xff\xff");
-    assert_eq!(ask(&http, &broken), Answer::Other(400));
-    assert_eq!(ask(&http, &one(1, 1, 1)), Answer::Added);
-    assert_eq!(sum(&place, agent), 3);
+    assert_eq!(
+        ask(&http, &numbered(5, 1, 1, "/series", b"\xff\xff")),
+        Answer::Other(400)
+    );
+    assert_eq!(ask(&http, &one(5, 1, 1)), Answer::Added);
+    added += 3;
+    until("the workers report", || counter(&agent, "clients") == 5);
+    assert_eq!(counter(&agent, "requests_given_up"), 5, "3 to 7");
+    assert_eq!(counter(&agent, "clients_unknown"), 1);
+    assert_eq!(duplicates(&agent), 16 + 25 + 1);
+    let (stdout, _) = agent.stop();
+    assert_eq!((total(&stdout, "c") * long_bucket()).round(), f64::from(added));
 }
 
-/// The answer waits until a kill loses nothing of the request.
+/// The answer waits until a kill loses nothing of the request. Points that keep their timestamp leave with the bucket, so a checkpoint, a state
+/// and a hand-over have them too.
 #[test]
-fn a_kill_right_after_the_answer_loses_nothing_and_doubles_nothing() {
+fn a_kill_a_stop_and_a_hand_over_know_what_was_added() {
     let place = Place::new();
     let config = configuration(&place, "");
     let http = place.path("http");
-    for number in 1..=3 {
-        let agent = place.start(&config);
-        let request = one(number % 2, number, number);
-        assert_eq!(ask(&http, &request), Answer::Added);
-        kill(agent);
-        let agent = place.start(&config);
-        until("the bucket continues", || {
-            agent.status()["state"]["samples_open"] == number
-        });
-        assert_eq!(ask(&http, &request), Answer::Duplicate);
-        match number {
-            3 => assert_eq!(sum(&place, agent), 3),
-            _ => kill(agent),
-        }
-    }
-}
-
-/// Nobody reads the answer. The request is in a checkpoint or it is not: its number is known or it is not.
-#[test]
-fn a_request_without_an_answer_counts_once_after_a_kill() {
-    let place = Place::new();
-    let config = configuration(&place, "");
-    let http = place.path("http");
+    let old = now() - 7200;
+    let late = |number| numbered(2, number, number, "/series", &count("late", old, 1.0));
     let mut requests = Vec::new();
-    for round in 0..4 {
-        let agent = place.start(&config);
-        let request = one(7, round + 1, round + 1);
-        let stream = sent(&http, &request);
-        until("the request is under way or done", || {
-            let status = agent.status();
-            let listeners = status["listeners"].as_array().unwrap().iter();
-            let of = |listener: &Value| {
-                let http = &listener["http"];
-                http["under_way"].as_u64().unwrap_or(0) + http["requests"]["added"].as_u64().unwrap_or(0)
-            };
-            listeners.map(of).sum::<u64>() > 0
-        });
-        drop(stream);
-        kill(agent);
+    let add = |request: Vec<u8>, requests: &mut Vec<Vec<u8>>| {
+        assert_eq!(ask(&http, &request), Answer::Added);
         requests.push(request);
-        let agent = place.start(&config);
-        insist(&http, requests.last().unwrap());
-        kill(agent);
-    }
-    let agent = place.start(&config);
-    for request in &requests {
-        assert_eq!(ask(&http, request), Answer::Duplicate);
-    }
-    assert_eq!(sum(&place, agent), 4);
-}
-
-#[test]
-fn a_stop_and_a_hand_over_know_what_was_added() {
-    let place = Place::new();
-    let config = configuration(&place, "");
-    let http = place.path("http");
-    let agent = place.start(&config);
-    let first = one(1, 1, 1);
-    assert_eq!(ask(&http, &first), Answer::Added);
-    let (status, _, log) = {
-        agent.signal("-TERM");
-        agent.end()
     };
+    let all_are_known = |requests: &[Vec<u8>]| {
+        for request in requests {
+            assert_eq!(ask(&http, request), Answer::Duplicate);
+        }
+    };
+    let agent = place.start(&config);
+    add(late(1), &mut requests);
+    add(one(1, 1, 1), &mut requests);
+    kill(agent);
+    let agent = place.start(&config);
+    all_are_known(&requests);
+    add(late(2), &mut requests);
+    add(one(1, 2, 2), &mut requests);
+    agent.signal("-TERM");
+    let (status, _, log) = agent.end();
     assert!(status.success(), "{log}");
     // The numbers are divided among another number of workers.
     let config = config.replace("workers: 2", "workers: 3");
     let agent = place.start(&config);
-    assert_eq!(ask(&http, &first), Answer::Duplicate);
+    all_are_known(&requests);
     // Its answer waits for a checkpoint, or for the process that takes over.
-    let second = one(1, 2, 2);
-    let mut waits = sent(&http, &second).unwrap();
+    let third = one(1, 3, 3);
+    let mut waits = sent(&http, &third).unwrap();
     let next = place.take_over(&config);
     let (status, _, log) = agent.end();
     assert!(status.success(), "{log}");
     match answer(&mut waits) {
-        Answer::Added => assert_eq!(ask(&http, &second), Answer::Duplicate),
+        Answer::Added => assert_eq!(ask(&http, &third), Answer::Duplicate),
         // It arrived when nothing was added any more.
-        Answer::Other(503) | Answer::Nothing => assert_eq!(insist(&http, &second), Answer::Added),
+        Answer::Other(503) | Answer::Nothing => assert_eq!(insist(&http, &third), Answer::Added),
         other => panic!("{other:?}"),
     }
-    assert_eq!(ask(&http, &first), Answer::Duplicate);
+    requests.push(third);
+    all_are_known(&requests);
     // A kill right after the hand-over: the numbers are in what it passed.
     kill(next);
     let agent = place.start(&config);
-    assert_eq!(ask(&http, &first), Answer::Duplicate);
-    assert_eq!(ask(&http, &second), Answer::Duplicate);
-    assert_eq!(sum(&place, agent), 2);
-}
-
-#[test]
-fn a_request_that_is_repeated_during_a_hand_over_that_fails_counts_once() {
-    let place = Place::new();
-    let config = configuration(&place, "");
-    let http = place.path("http");
-    let mut agent = place.start(&config);
-    let request = one(1, 1, 1);
-    let mut kept = sent(&http, &request).unwrap();
-    assert_eq!(answer(&mut kept), Answer::Added);
-    let mut new = Peer::connect(&place.state());
-    new.hello(PROTOCOL, 1);
-    new.until(SOCKETS_END);
-    new.say(BEGIN, "");
-    new.until(END);
-    // The workers have stopped, and their state has left.
-    kept.write_all(&request).unwrap();
-    assert_eq!(answer(&mut kept), Answer::Other(503));
-    drop(new);
-    agent.wait_for("hand-over failed; this process continues");
-    assert_eq!(ask(&http, &request), Answer::Duplicate);
-    let second = one(1, 2, 2);
-    assert_eq!(insist(&http, &second), Answer::Added);
-    kill(agent);
-    let agent = place.start(&config);
-    assert_eq!(ask(&http, &request), Answer::Duplicate);
-    assert_eq!(ask(&http, &second), Answer::Duplicate);
-    assert_eq!(sum(&place, agent), 2);
-}
-
-/// Points that keep their timestamp leave with the bucket, so a checkpoint, a state and a hand-over have them.
-#[test]
-fn points_with_their_own_timestamp_count_once() {
-    let place = Place::new();
-    let config = configuration(&place, "");
-    let http = place.path("http");
-    // Before the open bucket.
-    let old = now() - 7200;
-    let late = |number| numbered(1, number, number, "/series", &count("late", old, 1.0));
-    let agent = place.start(&config);
-    assert_eq!(ask(&http, &late(1)), Answer::Added);
-    assert_eq!(ask(&http, &late(1)), Answer::Duplicate);
-    let next = place.take_over(&config);
-    agent.end();
-    assert_eq!(ask(&http, &late(1)), Answer::Duplicate);
-    assert_eq!(ask(&http, &late(2)), Answer::Added);
-    // It was answered, so a checkpoint has it.
-    next.signal("-KILL");
-    next.end();
-    let agent = place.start(&config);
-    assert_eq!(ask(&http, &late(2)), Answer::Duplicate);
-    assert_eq!(ask(&http, &late(3)), Answer::Added);
-    agent.signal("-TERM");
-    agent.end();
-    let agent = place.start(&config);
-    assert_eq!(ask(&http, &late(3)), Answer::Duplicate);
+    all_are_known(&requests);
     replace_by_a_file(&place.path("state"));
-    let stdout = agent.stop().0;
-    let found: Vec<_> = points(&stdout, "late")
-        .iter()
-        .map(|point| {
-            let count = point["value"].as_f64().unwrap() * point["interval"].as_f64().unwrap();
-            (point["ts"].as_i64().unwrap(), count.round() as u64)
-        })
-        .collect();
-    assert_eq!(found, [(old, 3)], "{stdout}");
-}
-
-/// Without a state directory numbers are known as long as the process lives, and answers wait for nothing.
-#[test]
-fn without_a_state_directory_numbers_are_known_to_one_process() {
-    let place = Place::new();
-    let config = configuration(&place, "");
-    let http = place.path("http");
-    let request = one(1, 4, 4);
-    let stdouts = [(); 2].map(|()| {
-        let agent = Agent::start(&*config, &[]);
-        assert_eq!(ask(&http, &request), Answer::Added);
-        assert_eq!(ask(&http, &request), Answer::Duplicate);
-        until("the worker reports", || counter(&agent, "clients_unknown") == 1);
-        agent.stop().0
-    });
-    for stdout in stdouts {
-        assert_eq!((total(&stdout, "c") * long_bucket()).round(), 1.0);
-    }
+    let (stdout, _) = agent.stop();
+    assert_eq!((total(&stdout, "c") * long_bucket()).round(), 3.0, "{stdout}");
+    let [late] = &points(&stdout, "late")[..] else {
+        panic!("{stdout}")
+    };
+    let count = late["value"].as_f64().unwrap() * late["interval"].as_f64().unwrap();
+    assert_eq!((late["ts"].as_i64(), count.round()), (Some(old), 2.0), "{stdout}");
 }
 
 /// The truth about what a client has sent.

@@ -5,11 +5,10 @@ use weir_columns::{Encoder, MetricType};
 
 use crate::capture::Capturing;
 use crate::columns::{address, now, post, row};
-use crate::support::{Agent, run, status};
+use crate::support::{Agent, run};
 use crate::tail::Events;
 
-const CONFIG: &str =
-    "bucket_width: LONG\nhttp: 127.0.0.1:0\nrules:\n  - name: noise\n    match: noisy.*\n    drop: true\n";
+const CONFIG: &str = "bucket_width: LONG\nworkers: 1\nhttp: 127.0.0.1:0\ncontexts_max: 2\nrules:\n  - name: noise\n    match: noisy.*\n    drop: true\n";
 
 /// One series of each fate: counted, dropped by a rule, of a time that cannot be, and with a name that no metric has.
 fn body(timestamp: i64) -> Vec<u8> {
@@ -35,15 +34,27 @@ fn seen(message: &Value) -> (&str, &str, &str) {
 }
 
 #[test]
-fn the_tail_shows_columns_with_their_sender_and_their_fate() {
-    let mut agent = Agent::start(CONFIG, &[]);
-    let admin = agent.wait_for("admin on http://");
-    let http = address(&agent);
-    let (mut all, mut rejected) = (
-        Events::open(&admin, ""),
-        Events::open(&admin, "?verdict=rejected"),
+fn columns_are_in_the_tail_in_captures_and_in_explanations() {
+    let agent = Agent::start(CONFIG, &[]);
+    // An explanation changes nothing.
+    columns_are_explained(&agent);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("all.dog");
+    let capturing = Capturing::start(&agent.admin, &file, &["--for", "2s"]);
+    the_tail_shows_columns_with_their_sender_and_their_fate(&agent);
+    let said = capturing.end();
+    assert!(
+        said.contains("requests with columns; a capture has packets alone"),
+        "{said}"
     );
-    let mut matching = Events::open(&admin, "?match=page.*&where=a:1");
+    agent.stop();
+}
+
+fn the_tail_shows_columns_with_their_sender_and_their_fate(agent: &Agent) {
+    let admin = &agent.admin;
+    let http = address(agent);
+    let (mut all, mut rejected) = (Events::open(admin, ""), Events::open(admin, "?verdict=rejected"));
+    let mut matching = Events::open(admin, "?match=page.*&where=a:1");
     let at = now();
     let number = [
         "x-weir-client: 0123456789abcdef0123456789abcdef",
@@ -101,61 +112,27 @@ fn the_tail_shows_columns_with_their_sender_and_their_fate() {
     let (line, verdict, reason) = seen(&message);
     assert_eq!((line, verdict), ("POST /series, 3 bytes", "rejected"));
     assert!(reason.contains("begins no field"), "{message}");
-    agent.stop();
+
+    // There are as many contexts as may be.
+    let mut limited = Events::open(admin, "?match=page.three");
+    let mut encoder = Encoder::new(1);
+    let row = row(&mut encoder, MetricType::Count, "page.three");
+    encoder.row(&row, &[(now(), 1.0)]);
+    encoder.sort();
+    let (code, answer) = post(&http, "/series", &[], &encoder.to_payload());
+    assert_eq!(code, 200, "{answer}");
+    let message = limited.message();
+    assert_eq!((seen(&message).1, seen(&message).2), ("limited", "context_limit"));
 }
 
-#[test]
-fn a_limit_on_contexts_is_shown() {
-    let mut agent = Agent::start(&format!("{CONFIG}contexts_max: 1\n")[..], &[]);
-    let admin = agent.wait_for("admin on http://");
-    let http = address(&agent);
-    let mut events = Events::open(&admin, "?match=page.*");
-    for (name, verdict, reason) in [
-        ("page.one", "accepted", ""),
-        ("page.two", "limited", "context_limit"),
-    ] {
-        let mut encoder = Encoder::new(1);
-        let row = row(&mut encoder, MetricType::Count, name);
-        encoder.row(&row, &[(now(), 1.0)]);
-        encoder.sort();
-        let (code, answer) = post(&http, "/series", &[], &encoder.to_payload());
-        assert_eq!(code, 200, "{answer}");
-        let message = events.message();
-        assert_eq!((seen(&message).1, seen(&message).2), (verdict, reason), "{name}");
-    }
-    agent.stop();
-}
-
-#[test]
-fn a_capture_says_how_many_requests_it_does_not_have() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("all.dog");
-    let mut agent = Agent::start(CONFIG, &[]);
-    let admin = agent.wait_for("admin on http://");
-    let http = address(&agent);
-    let capturing = Capturing::start(&admin, &file, &["--for", "2s"]);
-    for _ in 0..3 {
-        assert_eq!(post(&http, "/series", &[], &body(now())).0, 200);
-    }
-    let said = capturing.end();
-    assert!(
-        said.contains("not in it: 3 requests with columns; a capture has packets alone"),
-        "{said}"
-    );
-    assert_eq!(status(&admin)["taps"]["streams"], 0);
-    agent.stop();
-}
-
-#[test]
-fn columns_are_explained() {
+fn columns_are_explained(agent: &Agent) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("body");
-    let mut agent = Agent::start(CONFIG, &[]);
-    let admin = agent.wait_for("admin on http://");
+    let admin = &agent.admin;
     let at = now();
     let explain = |body: &[u8], more: &[&str]| {
         std::fs::write(&file, body).unwrap();
-        let arguments = ["explain", "--columns", file.to_str().unwrap(), "--admin", &admin];
+        let arguments = ["explain", "--columns", file.to_str().unwrap(), "--admin", admin];
         run(&[&arguments[..], more].concat(), &[])
     };
     let ran = explain(&zstd::encode_all(&body(at)[..], 3).unwrap(), &[]);
@@ -184,5 +161,4 @@ fn columns_are_explained() {
         ran.stdout
     );
     assert_eq!(ran.code, 1);
-    agent.stop();
 }
