@@ -59,60 +59,6 @@ fn has(directory: &Path, name: &str) -> bool {
     directory.join(name).exists()
 }
 
-/// The points of a metric on standard output.
-fn points(stdout: &str, metric: &str) -> Vec<Value> {
-    let lines = stdout
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.filter(|point| point["metric"] == metric).collect()
-}
-
-/// An open bucket was split in two at every restart: both halves had points of their own.
-#[test]
-fn the_open_bucket_continues_with_one_point_per_series() {
-    let place = Place::new();
-    let config = "bucket_width: 2s\ncounter_expiry: 0\noutputs:\n  stdout: {enabled: true}\n";
-    let mut stdout = String::new();
-    let mut sent = 0u32;
-    for _ in 0..4 {
-        let running = place.start(config);
-        for _ in 0..3 {
-            running.send("c:1|c\ng:5|g\ns:a|s\nh:1:2|h\nd:3|d");
-            sent += 1;
-        }
-        let (out, log) = running.agent.stop();
-        assert!(log.contains("state saved for the next process"), "{log}");
-        stdout += &out;
-    }
-    let last = place.start(config);
-    let buckets = last.status()["flush"]["count"].as_u64().unwrap();
-    until("the bucket ends", || {
-        last.status()["flush"]["count"].as_u64().unwrap() > buckets + 1
-    });
-    stdout += &last.agent.stop().0;
-    let counter = points(&stdout, "c");
-    let total: f64 = counter
-        .iter()
-        .map(|point| point["value"].as_f64().unwrap() * 2.0)
-        .sum();
-    assert_eq!(total, f64::from(sent), "{stdout}");
-    for metric in ["c", "g", "s", "h.max", "h.count", "d"] {
-        let found = points(&stdout, metric);
-        let mut stamps: Vec<i64> = found.iter().map(|point| point["ts"].as_i64().unwrap()).collect();
-        stamps.sort_unstable();
-        let buckets: Vec<i64> = stamps.iter().map(|stamp| stamp - stamp % 2).collect();
-        assert!(
-            buckets.windows(2).all(|pair| pair[0] < pair[1]),
-            "{metric}: {stamps:?}"
-        );
-    }
-    let samples: u64 = points(&stdout, "d")
-        .iter()
-        .map(|point| point["cnt"].as_u64().unwrap())
-        .sum();
-    assert_eq!(samples, u64::from(sent));
-}
-
 /// Prometheus saw a reset of every counter.
 #[test]
 fn counters_of_a_scrape_and_of_the_books_continue() {
@@ -154,95 +100,6 @@ fn counters_of_a_scrape_and_of_the_books_continue() {
     let third = place.start(config);
     assert_eq!(third.samples(), 6);
     third.agent.stop();
-}
-
-#[test]
-fn unusable_state_is_set_aside_and_the_agent_starts() {
-    let good = {
-        let place = Place::new();
-        let running = place.start(LONG);
-        running.send("c:1|c");
-        running.agent.stop();
-        std::fs::read(place.path().join("state")).unwrap()
-    };
-    let check = |bytes: &[u8], reason: &str| {
-        let place = Place::new();
-        std::fs::create_dir_all(place.path()).unwrap();
-        std::fs::write(place.path().join("state"), bytes).unwrap();
-        let mut running = place.start(LONG);
-        let found = running.status();
-        assert_eq!(found["state"]["set_aside"], 1, "{reason}: {found}");
-        let because = found["state"]["set_aside_because"].as_str().unwrap();
-        assert!(because.contains(reason), "{reason}: {because}");
-        assert!(running.scrape().contains("weir_saved_state_set_aside_total 1"));
-        assert!(has(&place.path(), "state.set-aside"));
-        until("the report is in the books", || !has(&place.path(), "state"));
-        running.agent.wait_for("is set aside as");
-        running.send("c:1|c");
-        running.agent.stop();
-        // It is counted on.
-        let next = place.start(LONG);
-        assert_eq!(next.status()["state"]["set_aside"], 1);
-        assert_eq!(next.samples(), 1);
-    };
-    check(b"", "truncated");
-    check(b"something else", "not a state file of weir");
-    check(&good[..good.len() / 2], "truncated");
-    check(&good[..good.len() - 1], "truncated");
-    let mut damaged = good.clone();
-    let last = damaged.len() - 1;
-    damaged[last] ^= 1;
-    check(&damaged, "checksum");
-    let mut newer = good.clone();
-    newer[11] = 200;
-    check(&newer, "version 200");
-    // Of another agent: this directory begins with one of its own.
-    check(&good, "another agent");
-}
-
-#[test]
-fn state_that_is_too_old_is_set_aside_and_its_loss_reported() {
-    let place = Place::new();
-    let running = place.start(LONG);
-    running.send("c:1:2:3|c");
-    running.agent.stop();
-    let saved = std::fs::metadata(place.path().join("state"))
-        .unwrap()
-        .modified()
-        .unwrap();
-    until("it is older than a second", || {
-        saved
-            .elapsed()
-            .is_ok_and(|age| age > std::time::Duration::from_millis(1100))
-    });
-    let next = place.start("bucket_width: LONG\ncounter_expiry: 0\ncontext_expiry: 1s\n");
-    let found = next.status();
-    assert!(
-        found["state"]["set_aside_because"]
-            .as_str()
-            .unwrap()
-            .contains(" s old"),
-        "{found}"
-    );
-    assert_eq!(found["state"]["samples_lost"], 3);
-    next.agent.stop();
-}
-
-/// With another width the bucket cannot continue; the sums and the books do.
-#[test]
-fn another_bucket_width_loses_only_the_open_bucket_and_reports_it() {
-    let place = Place::new();
-    let running = place.start(LONG);
-    running.send("c:1:2|c");
-    running.agent.stop();
-    let mut next = place.start("bucket_width: 30m\n");
-    next.agent.wait_for("the open bucket is lost, with 2 samples");
-    let found = next.status();
-    assert_eq!(
-        (found["state"]["samples_lost"].as_u64(), next.samples()),
-        (Some(2), 2)
-    );
-    next.agent.stop();
 }
 
 /// A kill lost samples without a trace; then the whole bucket, and all sums.
@@ -309,75 +166,30 @@ fn a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it() {
     assert!(tallies.is_empty(), "{tallies:?}");
 }
 
-/// Of cumulative outputs a kill loses nothing that was flushed a second before it.
+/// A start that fails must not cost the state, whatever it fails for.
 #[test]
-fn sums_continue_after_a_kill() {
-    let place = Place::new();
-    let config = "bucket_width: 1s\ncounter_expiry: 0\n";
-    let running = place.start(config);
-    running.send("c:3|c");
-    until("it is flushed", || running.scrape().contains("\nc_total 3"));
-    let sums = place.path().join("sums");
-    let written = || std::fs::metadata(&sums).and_then(|found| found.modified()).ok();
-    let before = written();
-    until("the sums are kept", || written() > before);
-    running.agent.signal("-KILL");
-    drop(running);
-    let next = place.start(config);
-    assert!(next.scrape().contains("\nc_total 3"), "{}", next.scrape());
-    next.send("c:4|c");
-    until("the sum continues", || next.scrape().contains("\nc_total 7"));
-    next.agent.stop();
-}
-
-/// Files after a kill may have any content.
-#[test]
-fn a_damaged_checkpoint_is_used_as_far_as_it_is_whole() {
-    let place = Place::new();
-    let running = place.start(LONG);
-    running.send("c:1:2:3|c");
-    until("a checkpoint has them", || {
-        let kept = checkpoint(&place).map(std::fs::read);
-        kept.is_some_and(|kept| {
-            String::from_utf8_lossy(&kept.unwrap_or_default()).contains("{\"samples\":3,")
-        })
-    });
-    running.agent.signal("-KILL");
-    drop(running);
-    let open = checkpoint(&place).expect("it is there");
-    let whole = std::fs::read(&open).unwrap();
-    std::fs::write(&open, &whole[..20]).unwrap();
-    let next = place.start(LONG);
-    let found = next.status();
-    assert_eq!(
-        (
-            &found["state"]["samples_restored"],
-            &found["state"]["samples_lost"]
-        ),
-        (&0.into(), &3.into()),
-        "{found}"
-    );
-    next.agent.stop();
-}
-
-#[test]
-fn a_directory_serves_one_weir() {
-    let place = Place::new();
-    let running = place.start(LONG);
-    let said = refused("127.0.0.1:0", &place.path());
-    assert!(said.contains("another weir uses it"), "{said}");
-    running.agent.stop();
-}
-
-/// A start that fails must not cost the state.
-#[test]
-fn a_start_that_fails_leaves_the_state_for_the_next() {
+fn starts_that_are_refused_leave_the_state_for_the_next() {
     let place = Place::new();
     let running = place.start(LONG);
     running.send("c:1|c");
+    let said = refused("127.0.0.1:0", &place.path());
+    assert!(said.contains("another weir uses it"), "{said}");
     running.agent.stop();
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     refused(&taken.local_addr().unwrap().to_string(), &place.path());
+    let set_mode = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(place.path(), mode).unwrap();
+    };
+    if place.path().metadata().unwrap().uid() == 0 {
+        set_mode(0o777);
+        let said = refused("127.0.0.1:0", &place.path());
+        assert!(
+            said.contains("mode 0777") && said.contains("chmod go-w"),
+            "{said}"
+        );
+        set_mode(0o755);
+    }
     let next = place.start(LONG);
     assert_eq!(next.status()["state"]["samples_restored"], 1);
     next.agent.stop();
@@ -389,56 +201,6 @@ fn refused(udp: &str, directory: &Path) -> String {
     let (ok, said) = weir(&["run", "--udp", udp, "--admin", "off", "--state-path", path]);
     assert!(!ok, "{said}");
     said
-}
-
-/// A process of root took whatever another user had put there.
-#[test]
-fn a_directory_in_which_others_may_write_is_refused_like_that_of_a_socket() {
-    let parent = tempfile::tempdir().unwrap();
-    if parent.path().metadata().unwrap().uid() != 0 {
-        println!("skipped: not root");
-        return;
-    }
-    let directory = parent.path().join("state");
-    std::fs::create_dir(&directory).unwrap();
-    let set_mode =
-        |mode| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
-    for mode in [0o777, 0o775, 0o702] {
-        set_mode(mode);
-        let said = refused("127.0.0.1:0", &directory);
-        assert!(
-            said.contains(&format!("mode {mode:04o}")) && said.contains("chmod go-w"),
-            "{said}"
-        );
-    }
-    let path = directory.to_str().unwrap().to_owned();
-    let starts = |warns: bool| {
-        let agent = Agent::start("workers: 1\n", &[("WEIR_STATE_PATH", &path)]);
-        let (_, log) = agent.stop();
-        assert_eq!(log.contains("users other than this one"), warns, "{log}");
-    };
-    // Nobody can replace files of others in such a directory.
-    set_mode(0o1777);
-    starts(true);
-    set_mode(0o755);
-    starts(false);
-
-    for name in ["agent", "state", "tally-7", "open-0", "numbers-7", "books"] {
-        let file = directory.join(name);
-        let before = std::fs::read(&file).unwrap_or_default();
-        std::fs::write(&file, &before).unwrap();
-        std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
-        let said = refused("127.0.0.1:0", &directory);
-        assert!(said.contains(&format!("{name} belongs to user 65534")), "{said}");
-        std::fs::remove_file(&file).unwrap();
-    }
-    // Of others, but not of weir.
-    std::fs::write(directory.join("notes"), "").unwrap();
-    std::os::unix::fs::chown(directory.join("notes"), Some(65534), None).unwrap();
-    starts(false);
-    std::os::unix::fs::chown(&directory, Some(65534), None).unwrap();
-    let said = refused("127.0.0.1:0", &directory);
-    assert!(said.contains("owner 65534"), "{said}");
 }
 
 /// The mode was set by path, after the file was there.

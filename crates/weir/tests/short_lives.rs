@@ -244,11 +244,7 @@ fn kill_after_ends(width: u64, kills: usize, delays: impl Fn(usize) -> u64, is_b
 }
 
 /// The bucket came twice, and was reported as lost, until something was received in the next one.
-#[test]
-fn a_kill_after_the_end_of_a_bucket_delivers_it_once() {
-    kill_after_ends(1, 6, |number| [5, 20, 50, 100, 300, 1][number], false);
-}
-
+/// In the gate: `weir-agent` life::simulation::every_schedule_delivers_or_reports_each_sample_once.
 #[test]
 #[ignore = "nightly: 200 kills, a quarter of an hour"]
 fn two_hundred_kills_after_the_end_of_a_bucket() {
@@ -268,62 +264,6 @@ fn two_hundred_kills_after_the_end_of_a_bucket() {
             );
         }
     }
-}
-
-/// A process that finds a file which cannot be read uses the others.
-#[test]
-fn a_damaged_small_file_costs_only_what_is_in_it() {
-    let whole = |name: &str, damage: fn(&mut Vec<u8>)| {
-        let mut place = Place::new(3600, FILE_AND_STDOUT);
-        let running = place.start();
-        place.send(&running, 100);
-        until("a checkpoint has them", || {
-            files(&place.state(), "open-").iter().any(|path| {
-                String::from_utf8_lossy(&std::fs::read(path).unwrap()).contains("{\"samples\":100,")
-            })
-        });
-        let books = place.state().join("books");
-        let written = || std::fs::metadata(&books).and_then(|found| found.modified()).ok();
-        let before = written();
-        until("the books are written again", || written() > before);
-        place.kill(running);
-        for path in files(&place.state(), name) {
-            let mut bytes = std::fs::read(&path).unwrap();
-            damage(&mut bytes);
-            std::fs::write(&path, bytes).unwrap();
-        }
-        let next = place.start();
-        let state = next.status()["state"].clone();
-        next.agent.stop();
-        state
-    };
-    type Damage = fn(&mut Vec<u8>);
-    let cut: Damage = |bytes| bytes.clear();
-    let flipped: Damage = |bytes| {
-        let at = bytes.len() / 2;
-        bytes[at] ^= 4;
-    };
-    let early: Damage = |bytes| bytes[12] ^= 1;
-    for name in ["books", "agent", "tally"] {
-        for (number, damage) in [cut, flipped, early].into_iter().enumerate() {
-            let state = whole(name, damage);
-            assert_eq!(state["samples_restored"], 100, "{name} {number}: {state}");
-            assert_eq!(state["kills"], 1, "{name} {number}: {state}");
-            assert_eq!(state["samples_lost"], 0, "{name} {number}: {state}");
-            // A word of the tally that no worker uses costs nothing.
-            let is_counted = state["files_damaged"] == 1 || name == "tally" && number == 1;
-            assert!(is_counted, "{name} {number}: {state}");
-        }
-    }
-}
-
-fn files(directory: &Path, beginning: &str) -> Vec<PathBuf> {
-    let found = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let named = found.filter(|entry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        name.starts_with(beginning) && !name.ends_with(".new")
-    });
-    named.map(|entry| entry.path()).collect()
 }
 
 /// The merge adds up records of every epoch: it has no means to see that a later one repeats an earlier one.
@@ -358,7 +298,7 @@ fn a_fleet_merges_each_sample_of_a_crash_loop_once() {
 }
 
 /// Sockets outlive the process, so that all that was sent is received by one process or another.
-/// In the gate: restart::a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it, sums_continue_after_a_kill.
+/// In the gate: restart::a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it, a_crash_loop_delivers_each_sample_once.
 #[test]
 #[ignore = "nightly: kills at random instants"]
 fn a_kill_loses_the_reported_samples() {

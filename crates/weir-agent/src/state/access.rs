@@ -78,3 +78,53 @@ pub fn check(directory: &Path) -> Result<Option<AccessError>, AccessError> {
         false => Ok(Some(refusal)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
+    use super::*;
+
+    /// A process of root took whatever another user had put there.
+    #[test]
+    fn a_directory_in_which_others_may_write_is_refused_like_that_of_a_socket() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("state");
+        std::fs::create_dir(&directory).unwrap();
+        let set_mode =
+            |mode| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
+        let refused = || check(&directory).unwrap_err().to_string();
+        for mode in [0o777, 0o775, 0o702] {
+            set_mode(mode);
+            let said = refused();
+            assert!(
+                said.contains(&format!("mode {mode:04o}")) && said.contains("chmod go-w"),
+                "{said}"
+            );
+        }
+        // Nobody can replace files of others in such a directory.
+        set_mode(0o1777);
+        let warning = check(&directory).unwrap().unwrap().to_string();
+        assert!(warning.contains("users other than this one"), "{warning}");
+        set_mode(0o755);
+        assert!(check(&directory).unwrap().is_none());
+        for name in ["agent", "state", "tally-7", "open-0", "numbers-7", "books"] {
+            let file = directory.join(name);
+            std::fs::write(&file, "").unwrap();
+            chown(&file, Some(65534), None).unwrap();
+            let said = refused();
+            assert!(said.contains(&format!("{name} belongs to user 65534")), "{said}");
+            std::fs::remove_file(&file).unwrap();
+        }
+        // Of others, but not of weir.
+        std::fs::write(directory.join("notes"), "").unwrap();
+        chown(directory.join("notes"), Some(65534), None).unwrap();
+        assert!(check(&directory).unwrap().is_none());
+        chown(&directory, Some(65534), None).unwrap();
+        assert!(refused().contains("owner 65534"));
+    }
+}

@@ -74,7 +74,7 @@ fn start(directory: &Path, now: i64, bucket_width: u32) -> Started {
     let (_, status, books) = resumed.started(&settings, &outputs);
     Started {
         status,
-        books: books.expect("the books"),
+        books: books.unwrap_or_default(),
         series: table
             .iter()
             .map(|(identity, _, state)| text(identity, state))
@@ -190,4 +190,63 @@ fn what_the_first_version_left_is_refused_with_its_number() {
     );
     let found = start(copy("stopped").path(), STOPPED, 60);
     assert_eq!((found.samples, numbers(&found.status)), (0, (0, 12)));
+}
+
+/// A start with a state that cannot be used begins with an agent of its own directory, and counts that on.
+#[test]
+fn unusable_state_is_set_aside_with_its_reason() {
+    let set_aside = |directory: &Path, reason: &str| {
+        let found = start(directory, STOPPED, 10);
+        assert_eq!((found.samples, found.status.set_aside), (0, 1), "{reason}");
+        let because = found.status.set_aside_because.unwrap();
+        assert!(because.contains(reason), "{reason}: {because}");
+        assert!(directory.join("state.set-aside").exists());
+        let next = start(directory, STOPPED, 10);
+        assert_eq!(
+            (next.status.set_aside, next.books.state.set_aside),
+            (0, 1),
+            "{reason}"
+        );
+    };
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(Damage, &str); 6] = [
+        (|bytes| bytes.clear(), "truncated"),
+        (
+            |bytes| *bytes = b"something else".to_vec(),
+            "not a state file of weir",
+        ),
+        (|bytes| bytes.truncate(bytes.len() / 2), "truncated"),
+        (|bytes| bytes.truncate(bytes.len() - 1), "truncated"),
+        (|bytes| *bytes.last_mut().unwrap() ^= 1, "checksum"),
+        (|bytes| bytes[11] = 200, "version 200"),
+    ];
+    for (damage, reason) in damages {
+        let directory = copy("stopped");
+        let path = directory.path().join("state");
+        let mut bytes = std::fs::read(&path).unwrap();
+        damage(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        set_aside(directory.path(), reason);
+    }
+    let directory = copy("stopped");
+    let agent = AgentId([9; 16]);
+    std::fs::remove_file(directory.path().join("agent")).unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(directory.path()));
+    StoredAgent::of(&disk, 1, None, || Ok(agent)).unwrap();
+    set_aside(directory.path(), "another agent");
+}
+
+/// Files after a kill may have any content.
+#[test]
+fn a_damaged_checkpoint_is_used_as_far_as_it_is_whole() {
+    let directory = copy("killed");
+    for entry in std::fs::read_dir(directory.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_string_lossy().starts_with("open-") {
+            let whole = std::fs::read(&path).unwrap();
+            std::fs::write(&path, &whole[..20]).unwrap();
+        }
+    }
+    let found = start(directory.path(), KILLED, 10);
+    assert_eq!((found.samples, numbers(&found.status)), (0, (1, 17)));
 }

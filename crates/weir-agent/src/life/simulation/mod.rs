@@ -27,7 +27,8 @@ use super::Resumed;
 use super::fixes::{Rule, take_out};
 use crate::state::disk::Disk as _;
 use disk::{ProcessDisk, World};
-use process::Plan;
+use process::{Plan, Process};
+use receivers::Receivers;
 use schedule::Schedule;
 
 /// Schedules of one of the tests below, which run side by side.
@@ -175,20 +176,26 @@ fn a_stop_that_forgets_numbers_is_found() {
     find_absence(Rule::StopsKeepNumbers);
 }
 
+const PLAN: Plan = Plan {
+    workers: 1,
+    width: 3600,
+    rows_of_payload: 1,
+    memory: 1 << 20,
+    batch_bytes: 1,
+    agent: AgentId([7; 16]),
+};
+
+/// Seconds after the instant at which everything begins.
+fn after(seconds: u64) -> Readings {
+    Readings {
+        wall_ms: 1_700_000_000_000 + 1000 * seconds as i64,
+        monotonic: 1_000_000_000 * (1 + seconds),
+    }
+}
+
 /// A start reads a state that nobody can use, as far as the disk lets it. Returns how often that is in its books.
 fn starts_beside_bad_state(disk: &ProcessDisk) -> u64 {
-    let plan = Plan {
-        workers: 1,
-        width: 1,
-        rows_of_payload: 1,
-        memory: 1 << 20,
-        batch_bytes: 1,
-        agent: AgentId([7; 16]),
-    };
-    let now = Readings {
-        wall_ms: 1_700_000_000_000,
-        monotonic: 0,
-    };
+    let (plan, now) = (PLAN, after(0));
     let directory = process::directory(disk, &plan, now).expect("a directory");
     let resumed = Resumed::look(directory, &plan.life(), now.wall_ms);
     let (_, own, earlier) = resumed.started(&plan.life(), &SavedStates::default());
@@ -211,6 +218,51 @@ fn state_is_set_aside_once_wherever_the_start_is_killed() {
         );
         if first.is_ok() {
             return;
+        }
+    }
+}
+
+/// A process that finds a file which cannot be read uses the others.
+#[test]
+fn a_damaged_small_file_costs_only_what_is_in_it() {
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [Damage; 3] = [
+        |bytes| bytes.clear(),
+        |bytes| {
+            let at = bytes.len() / 2;
+            bytes[at] ^= 4;
+        },
+        |bytes| bytes[12] ^= 1,
+    ];
+    let receivers = Receivers::new(std::iter::empty());
+    let lines: Vec<String> = (0..100).map(|_| "c:1|c".to_owned()).collect();
+    for name in ["books", "agent", "tally"] {
+        for (number, damage) in damages.into_iter().enumerate() {
+            let world = World::new(1);
+            let start = |now| {
+                let disk = world.process();
+                Process::start(&disk, &PLAN, &receivers, now, &mut Random::new(1)).expect("a process")
+            };
+            let mut process = start(after(0));
+            process.turn(0, &lines, after(0));
+            process.turn(0, &[], after(2));
+            while process.write() {}
+            process.keep(after(2));
+            world.end_process();
+            drop(process);
+            let names = world.further_process().names().expect("names");
+            let file = names.iter().find(|file| file.starts_with(name)).expect(name);
+            assert!(world.damage(file, damage));
+            let next = start(after(3));
+            let killed = &next.status().killed;
+            assert_eq!(
+                (next.status().samples_restored, killed.kills, killed.samples_lost),
+                (100, 1, 0),
+                "{name} {number}"
+            );
+            // A word of the tally that no worker uses costs nothing.
+            let costs = u64::from((name, number) != ("tally", 1));
+            assert_eq!(killed.files_damaged, costs, "{name} {number}");
         }
     }
 }
