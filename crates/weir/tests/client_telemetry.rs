@@ -199,53 +199,6 @@ fn forwarded(stdout: &str) {
 }
 
 #[test]
-fn a_flood_of_versions_stays_bounded_and_sums_stay_exact() {
-    let (agent, admin) = start("bucket_width: 1s\nworkers: 1\nreceive_buffer: 8MiB\n");
-    let versions = 10_000;
-    for first in (0..versions).step_by(10) {
-        let lines: Vec<String> = (first..first + 10)
-            .map(|number| {
-                format!(
-                    "{FAMILY}packets_dropped:{}|c|#client:go,client_version:v{number}",
-                    number % 7
-                )
-            })
-            .collect();
-        agent.send(&lines.join("\n"));
-        if first % 500 == 0 {
-            // The kernel drops what comes faster than it is read.
-            until("it is received", || {
-                status(&admin)["total"]["messages"]["received"] == first + 10
-            });
-        }
-    }
-    let sent: u64 = (0..versions).map(|number| number % 7).sum();
-    until("all of it is counted", || {
-        status(&admin)["clients"]["packets_dropped"] == sent
-    });
-    let clients = status(&admin)["clients"].clone();
-    let rows = clients["seen"].as_array().unwrap();
-    assert_eq!(
-        (clients["known"].as_u64(), rows.len()),
-        (Some(256), 257),
-        "{clients}"
-    );
-    let of_rows: u64 = rows
-        .iter()
-        .map(|row| row["packets_dropped"].as_u64().unwrap())
-        .sum();
-    assert_eq!(of_rows, sent, "{clients}");
-    assert_eq!(clients["crowded"].as_u64(), Some(versions - 256), "{clients}");
-    assert!(rows.iter().any(|row| row["client"] == "other"), "{clients}");
-    let (_, series) = get(&admin, "/metrics");
-    let own = series
-        .lines()
-        .filter(|line| line.starts_with("weir_client_packets_dropped_total{"));
-    assert!(own.count() <= 64, "{series}");
-    agent.stop();
-}
-
-#[test]
 fn totals_continue_in_the_next_process() {
     let directory = tempfile::tempdir().unwrap();
     let config = format!(

@@ -307,3 +307,67 @@ fn of_statsd_instrument(name: &str) -> Option<&str> {
 fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(PART_BYTES_MAX)]
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_aggregate::AggregatorSettings;
+    use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
+    use weir_ingest::{Ingest, IngestSettings, ListenerSettings, Received};
+
+    use super::*;
+
+    /// The batches of a bucket with these messages.
+    fn batches(lines: impl Iterator<Item = String>) -> Vec<Batch> {
+        let settings = IngestSettings {
+            worker: 0,
+            aggregator: AggregatorSettings::default(),
+            rules: Rules::new(RuleSettings::default()),
+            limits: ContextLimits::default(),
+            secret: HashSecret::from_random(1, 2),
+            listeners: vec![ListenerSettings::default()],
+        };
+        let mut ingest = Ingest::new(settings, 1_700_000_000);
+        for line in lines {
+            ingest.packet(Received {
+                bytes: line.as_bytes(),
+                listener: 0,
+                truncated: false,
+                received: 0,
+            });
+        }
+        assert!(ingest.advance(1_700_000_010));
+        let mut batches = Vec::new();
+        while ingest.is_draining() {
+            batches.extend(ingest.drain(usize::MAX));
+        }
+        batches
+    }
+
+    #[test]
+    fn a_flood_of_versions_stays_bounded_and_sums_stay_exact() {
+        let versions = 10_000;
+        let lost = |number: u64| number % 7;
+        let lines = (0..versions).map(|number| {
+            let lost = lost(number);
+            format!("{FAMILY}packets_dropped:{lost}|c|#client:go,client_version:v{number}")
+        });
+        let clients = Clients::default();
+        batches(lines).iter().for_each(|batch| clients.take(batch));
+        let mut status = Status::default();
+        clients.report(&mut status);
+        let sent: u64 = (0..versions).map(lost).sum();
+        let numbers = &status.clients.numbers;
+        assert_eq!(numbers.of(ClientCounter::PacketsDropped), sent);
+        assert_eq!(numbers.of(ClientCounter::Known), CLIENTS_MAX as u64);
+        assert_eq!(numbers.of(ClientCounter::Crowded), versions - CLIENTS_MAX as u64);
+        let rows = &status.clients.seen;
+        assert_eq!(rows.len(), CLIENTS_MAX + 1);
+        assert_eq!(rows.iter().map(ClientRow::packets_lost).sum::<u64>(), sent);
+        assert!(rows.iter().any(|row| row.client == OTHER));
+        let own = weir_status::series::own_series(&status);
+        let of_clients = own
+            .iter()
+            .filter(|own| own.name == "weir_client_packets_dropped_total");
+        assert!((1..=64).contains(&of_clients.count()));
+    }
+}
