@@ -299,25 +299,3 @@ fn full_with_tags_in_the_path() {
         check(&found, &path, value, tolerance);
     }
 }
-
-/// Carbon dies in the middle and comes back: what was sent meanwhile is stored.
-#[test]
-fn a_carbon_that_was_down_misses_nothing() {
-    let mut carbon = Carbon::start();
-    let config = format!(
-        "bucket_width: 1s\noutputs: {{graphite: {{address: 'tcp://{}', host: none, delivery: {{backoff_max: 100ms}}}}}}\n",
-        carbon.address
-    );
-    let mut agent = Agent::start(&config, &[]);
-    agent.send("a:1|g\n");
-    carbon.points(1);
-    carbon.kill();
-    agent.send("b:2|g\n");
-    agent.wait_for("cannot deliver; retrying");
-    carbon.launch();
-    agent.wait_for("delivers again");
-    agent.stop();
-    let found = carbon.points(2);
-    check(&found, "a.wsp", 1.0, 0.0);
-    check(&found, "b.wsp", 2.0, 0.0);
-}

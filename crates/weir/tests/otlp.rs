@@ -2,110 +2,47 @@
 
 use crate::support::receivers as support;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use support::*;
 
+use crate::delivery::receiver::Receiver;
+use crate::support::{configurations, names_every_setting};
+
 const PAGE: &str = include_str!("../../../docs/outputs/otlp.md");
-
-/// Path and headers of each request.
-type Requests = Arc<Mutex<Vec<(String, BTreeMap<String, String>)>>>;
-
-/// Takes everything.
-fn double() -> (SocketAddr, Requests) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let requests = Requests::default();
-    let all = requests.clone();
-    std::thread::spawn(move || {
-        for socket in listener.incoming().flatten() {
-            let requests = requests.clone();
-            std::thread::spawn(move || serve(socket, &requests));
-        }
-    });
-    (address, all)
-}
-
-fn serve(socket: TcpStream, requests: &Requests) -> Option<()> {
-    let mut reader = BufReader::new(socket);
-    loop {
-        let mut lines = Vec::new();
-        loop {
-            let mut line = String::new();
-            if reader.read_line(&mut line).ok()? == 0 {
-                return None;
-            }
-            match line.trim() {
-                "" => break,
-                line => lines.push(line.to_owned()),
-            }
-        }
-        let header = |line: &String| {
-            let (name, value) = line.split_once(':')?;
-            Some((name.to_lowercase(), value.trim().to_owned()))
-        };
-        let headers: BTreeMap<String, String> = lines.iter().skip(1).filter_map(header).collect();
-        let mut body = vec![0; headers["content-length"].parse().unwrap()];
-        reader.read_exact(&mut body).ok()?;
-        requests.lock().unwrap().push((lines[0].clone(), headers));
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-        reader.get_mut().write_all(answer).ok()?;
-    }
-}
-
-fn configurations() -> Vec<&'static str> {
-    let blocks = PAGE.split("```yaml\n").skip(1);
-    blocks.map(|block| block.split("```").next().unwrap()).collect()
-}
 
 #[test]
 fn the_configurations_of_the_page_run() {
-    let blocks = configurations();
+    let blocks = configurations(PAGE);
     assert_eq!(blocks.len(), 2);
+    names_every_setting(blocks[1], "otlp");
     for block in &blocks {
-        let (address, requests) = double();
+        let receiver = Receiver::start(200);
         let directory = tempfile::tempdir().unwrap();
         let text = block
-            .replace("http://127.0.0.1:4318", &format!("http://{address}"))
-            .replace("https://collector.example:4318", &format!("http://{address}"))
+            .replace("http://127.0.0.1:4318", &receiver.url)
+            .replace("https://collector.example:4318", &receiver.url)
             .replace("/var/lib/weir", &directory.path().display().to_string());
         assert_ne!(text, *block);
-        let path = directory.path().join("weir.yaml");
-        std::fs::write(&path, text).unwrap();
-        let agent = Agent::start(&["--config", path.to_str().unwrap()], &[]);
+        let agent = Agent::start(&text, &[]);
         agent.send("page.views:1|c\npage.bytes:10|d");
         // The agent reads what the kernel holds and delivers it before it ends.
         agent.finish();
-        let requests = requests.lock().unwrap();
-        assert!(!requests.is_empty());
-        for (line, headers) in requests.iter() {
-            assert_eq!(line, "POST /v1/metrics HTTP/1.1");
-            let key = headers.get("authorization").map(String::as_str);
-            let expected = block
-                .contains("bearer_token: 0123456789abcdef")
-                .then_some("Bearer 0123456789abcdef");
-            assert_eq!(key, expected);
+        let taken = receiver.taken();
+        assert!(!taken.is_empty());
+        let has_key = block.contains("bearer_token: 0123456789abcdef");
+        for request in taken {
+            assert!(
+                request.head.starts_with("post /v1/metrics http/1.1"),
+                "{}",
+                request.head
+            );
+            let key = request.header("authorization");
+            assert_eq!(key, has_key.then_some("bearer 0123456789abcdef"));
         }
-    }
-    let kind = weir_output::settings::OUTPUT_TYPES
-        .iter()
-        .find(|kind| kind.name == "otlp")
-        .unwrap();
-    for setting in kind
-        .settings
-        .iter()
-        .chain(weir_output::settings::DeliverySettings::SETTINGS)
-    {
-        assert!(
-            blocks[1].contains(&format!(" {}:", setting.key)),
-            "{} is missing on the page",
-            setting.key
-        );
     }
 }
 

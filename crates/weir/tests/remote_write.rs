@@ -11,6 +11,8 @@ use preload::{OTHER_CLOCK, preloaded};
 use serde_json::Value;
 use support::*;
 
+use crate::support::names_every_setting;
+
 const NATIVE: &str = "--enable-feature=native-histograms";
 
 struct Config {
@@ -454,20 +456,6 @@ fn the_configurations_of_the_page_run() {
         prometheus.expect(&format!("sum(page_views_{number}_total)"), &[("", 2.0)]);
         agent.finish();
     }
-    let kind = weir_output::settings::OUTPUT_TYPES
-        .iter()
-        .find(|kind| kind.name == "remote_write")
-        .unwrap();
-    for setting in kind
-        .settings
-        .iter()
-        .chain(weir_output::settings::DeliverySettings::SETTINGS)
-    {
-        assert!(
-            blocks[1].contains(&format!(" {}:", setting.key)),
-            "{} is missing on the page",
-            setting.key
-        );
-    }
+    names_every_setting(blocks[1], "remote_write");
     check_health(&prometheus);
 }

@@ -37,35 +37,6 @@ fn the_first_scrape_includes_earlier_samples() {
     }
 }
 
-/// Two datagrams made a counter NaN for good, and negative ones made it fall: a strict reader refuses such a page.
-#[test]
-fn a_counter_never_falls_and_never_overflows() {
-    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
-    let admin = agent.wait_for("admin on http://");
-    let mut flushed = 0;
-    let mut points = |messages: &str| {
-        agent.send(messages);
-        flushed += 1;
-        until("the flush", || {
-            let books = books(&admin);
-            books["produced"].as_u64() >= Some(flushed)
-        });
-    };
-    for value in ["1e308", "1e308", "-1e308", "-1e308", "-2", "1"] {
-        points(&format!("c:{value}|c\n"));
-    }
-    let text = page(&admin);
-    assert!(text.contains("\nc_total 1e308\n"), "{text}");
-    let books = books(&admin);
-    let dropped = &books["dropped"];
-    assert_eq!(
-        (&dropped["not_finite"], &dropped["negative_counter"]),
-        (&1.into(), &3.into()),
-        "{books}"
-    );
-    agent.stop();
-}
-
 /// Programs send a metric twice, with its parts in the name and with tags, and mappings give both one name: they are one metric, and add up,
 /// as in statsd_exporter (`statsd_exporter::TWICE`, whose values these are).
 #[test]
