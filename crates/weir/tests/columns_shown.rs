@@ -41,6 +41,7 @@ fn columns_are_in_the_tail_in_captures_and_in_explanations() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("all.dog");
     let capturing = Capturing::start(&agent.admin, &file, &["--for", "2s"]);
+    assert_eq!(post(&address(&agent), "/series", &[], &body(now())).0, 200);
     the_tail_shows_columns_with_their_sender_and_their_fate(&agent);
     let said = capturing.end();
     assert!(
