@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws medians of growth.sh, peers.py and first-loss.sh: one column per series (contexts, tags), one row per figure, both axes logarithmic.
+"""Draws medians of growth.sh and first-loss.sh: one column per series (contexts, tags), one row per figure, both axes logarithmic.
 
 Arguments name the rows; one that begins with `=` has a linear axis from 0 upwards. Each line of input has the series, the size and, per row, a median with least and most, or `-`. A series
 `contexts/weir` is one of several lines of a panel; the names then form a legend.

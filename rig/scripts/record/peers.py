@@ -2,8 +2,8 @@
 """Weir beside other agents, as each comes: CPU per message by transport, contexts and tags, and idle memory.
 
 `peers.py measure` appends figures to results/peers.tsv: each program alone on core 0, one after the other, RUNS times (--runs, 3). The
-sender, the sink and the scraper have core 1. `peers.py page` writes docs/benchmarks/peers.md with its chart from that file, which can
-grow in several sittings. A quiet machine with two cores and 3 GB; a run of the default series takes 14 minutes.
+sender, the sink and the scraper have core 1. `peers.py page` writes docs/benchmarks/peers.md from that file, which can
+grow from day to day. A quiet machine with two cores and 3 GB; a run of the default series takes 20 minutes.
 
 Programs are found by their variables: WEIR_BIN, WEIR_BENCH, DOGSTATSD_BIN, ADP_BIN, STATSD_EXPORTER_BIN, TELEGRAF_BIN, GOSTATSD_BIN. One
 without its variable is left out. PEER_VERSIONS, a text such as `ADP 0.1.33 (cd4fc439), dogstatsd f8867cf`, is shown on the page.
@@ -358,16 +358,6 @@ class Figures:
     def sizes(self, series):
         return sorted({int(row["size"]) for row in self.rows if row["series"] == series})
 
-    def chart(self, names):
-        lines = []
-        for name in names:
-            for series in ("contexts", "tags"):
-                for size in self.sizes(series):
-                    cells = [self.values(name, series, size, what) for what in ("cpu", "bytes")]
-                    cells = [f"{statistics.median(each)} {each[0]} {each[-1]}" if each else "-" for each in cells]
-                    lines.append("\t".join([f"{series}/{PROGRAMS[name].label}", str(size), *cells]))
-        return "\n".join(lines) + "\n"
-
 
 def page(arguments):
     figures = Figures()
@@ -417,14 +407,10 @@ def page(arguments):
                 out += ["", f"## Unix datagrams of 8 KiB, {arguments.rate:,} messages a second, {title}: {unit}", "",
                         f"| {series} | " + " | ".join(PROGRAMS[name].label for name in unix) + " |", "| --- |" + " --- |" * len(unix)]
                 out += [f"| {size:,} | " + " | ".join(figures.shown(name, series, size, what) for name in unix) + " |" for size in figures.sizes(series)]
-    out += ["", f"![CPU per message and resident bytes per context of each program]({PAGE.stem}.svg)"]
     PAGE.write_text("\n".join(out) + "\n")
     raw = PAGE.parent / "raw" / "peers.tsv.gz"
     raw.parent.mkdir(exist_ok=True)
     raw.write_bytes(gzip.compress(("\t".join(COLUMNS) + "\n" + RAW.read_text()).encode(), mtime=0))
-    svg = subprocess.run([pathlib.Path(__file__).with_name("growth-chart.py"), "ns per message", "bytes per context"],
-                         input=figures.chart(unix), capture_output=True, text=True, check=True).stdout
-    PAGE.with_suffix(".svg").write_text(svg)
     print(PAGE, file=sys.stderr)
 
 
