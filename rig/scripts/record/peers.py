@@ -184,9 +184,7 @@ class Rig:
         self.work, self.bench = work, os.path.realpath(os.environ["WEIR_BENCH"])
         self.sink = subprocess.Popen(["nice", "-n", "10", self.bench, "sink", "--listen", "datadog=127.0.0.1:0", "--keep", "0"],
                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        ready = json.loads(self.sink.stdout.readline())
-        # The address stands in the line that says that it is ready.
-        self.intake = re.search(r'"address":\s*"([^"]*)"', json.dumps(ready))[1]
+        self.intake = json.loads(self.sink.stdout.readline())["address"]
         with contextlib.ExitStack() as held:
             sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
             udp, web, secure = (each.getsockname()[1] for each in sockets)
@@ -241,7 +239,7 @@ def scrape(url, stop):
 
 def attempt(rig, program, series, size, rate):
     """One start, one load, one window: the columns from the verdict on."""
-    process = rig.started(program, unix=series not in UDP)
+    process, load = rig.started(program, unix=series not in UDP), None
     stop = threading.Event()
     try:
         if program.scraped:
@@ -257,6 +255,8 @@ def attempt(rig, program, series, size, rate):
         points = rig.points()
     finally:
         stop.set()
+        if load:
+            end(load)
         end(process)
     share = sent["achieved"] / sent["scheduled"]
     lost = (sent["kernel_drops"] or 0) / sent["packets"]
