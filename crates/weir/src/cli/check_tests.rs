@@ -1,12 +1,13 @@
 //! Configurations that `weir check` refuses, remarks about, or shows.
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+#[path = "../../tests/support/secret_program.rs"]
+mod secret_program;
 
 use rcgen::{CertificateParams, KeyPair};
 use weir_config::Flag;
 use weir_system::config::{self, Inputs};
 
+use self::secret_program::{PROGRAM, SecretProgram, answer};
 use super::check::report;
 
 fn accepted(text: &str) -> String {
@@ -217,72 +218,29 @@ fn a_key_file_switches_the_output_on_and_errors_name_the_file() {
     );
 }
 
-/// Answers with the content of `answer` beside it, and keeps the question.
-const PROGRAM: &str = "#!/bin/sh\nhere=${0%/*}\ncat > \"$here/question\"\necho \"$@\" > \"$here/arguments\"\ncat \"$here/answer\"\n";
-
-/// A program that knows secrets.
-struct Backend {
-    directory: tempfile::TempDir,
-}
-
-impl Backend {
-    fn new(answer: &str) -> Backend {
-        let backend = Backend {
-            directory: tempfile::tempdir().unwrap(),
-        };
-        backend.answers(answer);
-        backend.program(PROGRAM, 0o700);
-        backend
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn answers(&self, answer: &str) {
-        std::fs::write(self.path("answer"), answer).unwrap();
-    }
-
-    fn program(&self, script: &str, mode: u32) {
-        let new = self.path("new");
-        std::fs::write(&new, script).unwrap();
-        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode)).unwrap();
-        std::fs::rename(&new, self.path("program")).unwrap();
-    }
-
-    fn checked(&self, config: &str, environment: &[(&str, &str)]) -> (bool, String) {
-        let (path, program) = (self.path("weir.yaml"), self.path("program"));
-        let text = format!("secret_backend_command: {}\n{config}", program.display());
-        std::fs::write(&path, text).unwrap();
-        let file = Some(path);
-        checked(
-            Inputs {
-                file,
-                ..Inputs::default()
-            },
-            environment,
-        )
-    }
-}
-
-fn one(handle: &str, value: &str) -> String {
-    format!(r#"{{"{handle}":{{"value":"{value}","error":null}}}}"#)
+/// [`checked`] for a configuration that asks this program.
+fn checked_with(program: &SecretProgram, config: &str, environment: &[(&str, &str)]) -> (bool, String) {
+    let inputs = Inputs {
+        file: Some(program.configured(config)),
+        ..Inputs::default()
+    };
+    checked(inputs, environment)
 }
 
 #[test]
 fn a_program_answers_to_handles_in_every_source() {
     let key = "0123456789abcdef0123456789abcdef";
-    let answer = format!(
+    let answers = format!(
         r#"{{"vault/key":{{"value":"{key}\n"}},"other":{{"value":"{OLD}","error":""}},"name":{{"value":"hush-hush"}},"port":{{"value":"9125"}}}}"#
     );
-    let backend = Backend::new(&answer);
+    let program = SecretProgram::new(&answers);
     let config = "secret_backend_arguments: [--from, a vault]\nhostname: ENC[name]\nudp: ['ENC[port]']\noutputs:\n  datadog:\n    \
                   additional_endpoints: {'https://b.example': ['ENC[other]']}\n";
     let environment = [
         ("DD_API_KEY", " ENC[vault/key] "),
         ("DD_APM_KEY", "ENC[not ours]"),
     ];
-    let (good, text) = backend.checked(config, &environment);
+    let (good, text) = checked_with(&program, config, &environment);
     assert!(good, "{text}");
     let line = |key: &str| {
         let found = text.lines().find(|line| line.trim_start().starts_with(key));
@@ -294,21 +252,21 @@ fn a_program_answers_to_handles_in_every_source() {
     for hidden in [key, OLD, "hush-hush", "9125"] {
         assert!(!text.contains(hidden), "{hidden}: {text}");
     }
-    let question = std::fs::read_to_string(backend.path("question")).unwrap();
+    let question = std::fs::read_to_string(program.path("question")).unwrap();
     assert_eq!(
         question,
         r#"{"version":"1.0","secrets":["name","other","port","vault/key"]}"#
     );
-    let arguments = std::fs::read_to_string(backend.path("arguments")).unwrap();
+    let arguments = std::fs::read_to_string(program.path("arguments")).unwrap();
     assert_eq!(arguments, "--from a vault\n");
 }
 
 #[test]
 fn errors_name_the_place_and_no_secret() {
-    let backend = Backend::new("");
+    let program = SecretProgram::new("");
     let config = "outputs:\n  datadog:\n    api_key: ENC[key]\n";
     let secret = "hush-hush-hush-hush";
-    for (answer, expected) in [
+    for (answers, expected) in [
         (
             r#"{"key":{"value":null,"error":"no such key"}}"#.to_owned(),
             "weir.yaml:4: outputs.datadog.api_key: ENC[key]: secret_backend_command says \"no such key\"",
@@ -318,7 +276,7 @@ fn errors_name_the_place_and_no_secret() {
             "ENC[key]: secret_backend_command did not answer to it",
         ),
         (
-            one("key", ""),
+            answer("key", ""),
             "ENC[key]: secret_backend_command answered with an empty value",
         ),
         (format!("{secret} {{"), "weir.yaml:1: secret_backend_command: "),
@@ -327,25 +285,25 @@ fn errors_name_the_place_and_no_secret() {
             "the answer is not JSON of the form",
         ),
     ] {
-        backend.answers(&answer);
-        let (good, text) = backend.checked(config, &[]);
-        assert!(!good && text.contains(expected), "{answer}: {text}");
+        program.answers(&answers);
+        let (good, text) = checked_with(&program, config, &[]);
+        assert!(!good && text.contains(expected), "{answers}: {text}");
         assert!(!text.contains(secret), "{text}");
     }
     // A refused value is not shown either, whether its own setting refuses it or the whole does.
-    backend.answers(&one("key", secret));
+    program.answers(&answer("key", secret));
     for config in [
         "udp: ['ENC[key]']\n",
         "bucket_width: ENC[key]\n",
         "hostname: x\noutputs:\n  prometheus: {expiry: 'ENC[key]'}\n",
     ] {
-        let (good, text) = backend.checked(config, &[]);
+        let (good, text) = checked_with(&program, config, &[]);
         assert!(
             !good && text.contains("<secret>") && !text.contains(secret),
             "{text}"
         );
     }
-    let (good, text) = backend.checked("state_path: ENC[key]\n", &[]);
+    let (good, text) = checked_with(&program, "state_path: ENC[key]\n", &[]);
     assert!(!good && text.contains("must be written as it is"), "{text}");
     let flag = Flag {
         shown: "--set".to_owned(),
@@ -368,7 +326,7 @@ fn errors_name_the_place_and_no_secret() {
 
 #[test]
 fn the_rights_of_the_program_are_those_that_the_datadog_agent_wants() {
-    let backend = Backend::new(&one("key", OLD));
+    let program = SecretProgram::new(&answer("key", OLD));
     let config = "outputs:\n  datadog:\n    api_key: ENC[key]\n";
     let group = format!("secret_backend_command_allow_group_exec_perm: true\n{config}");
     for (mode, config, refused) in [
@@ -381,8 +339,8 @@ fn the_rights_of_the_program_are_those_that_the_datadog_agent_wants() {
         (0o770, &*group, Some("chmod 750")),
         (0o751, &*group, Some("chmod 750")),
     ] {
-        backend.program(PROGRAM, mode);
-        let (good, text) = backend.checked(config, &[]);
+        program.becomes(PROGRAM, mode);
+        let (good, text) = checked_with(&program, config, &[]);
         assert_eq!(good, refused.is_none(), "{mode:o}: {text}");
         assert!(text.contains(refused.unwrap_or_default()), "{mode:o}: {text}");
     }
@@ -397,10 +355,14 @@ fn the_rights_of_the_program_are_those_that_the_datadog_agent_wants() {
         ("#!/bin/sh\nhead -c 3000000 /dev/zero\n", "is longer than 1 MiB"),
         ("#!/nowhere/sh\n", "cannot be run"),
     ] {
-        backend.program(script, 0o700);
+        program.becomes(script, 0o700);
         // Only the one that never ends meets its limit.
         let seconds = if script.contains("sleep") { 1 } else { 60 };
-        let (good, text) = backend.checked(&format!("secret_backend_timeout: {seconds}\n{config}"), &[]);
+        let (good, text) = checked_with(
+            &program,
+            &format!("secret_backend_timeout: {seconds}\n{config}"),
+            &[],
+        );
         assert!(!good && text.contains(expected), "{script}: {text}");
     }
 }

@@ -12,6 +12,7 @@ pub mod place;
 pub mod ports;
 pub mod preload;
 pub mod receivers;
+pub mod secret_program;
 pub mod senders;
 pub mod terminal;
 pub mod tls;
