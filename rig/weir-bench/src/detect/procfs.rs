@@ -228,6 +228,20 @@ pub fn threads(pid: i32) -> Option<(u64, u64, u64)> {
     Some(sum)
 }
 
+/// Whether a thread of a process runs, waits for a processor or waits for a disk.
+pub fn is_working(pid: i32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("stat")).ok())
+        .any(|text| works(&text))
+}
+
+/// `text`: a thread's `stat`.
+fn works(text: &str) -> bool {
+    let state = text.rsplit_once(')').map_or("", |(_, fields)| fields.trim_start());
+    state.starts_with(['R', 'D'])
+}
+
 /// (number of descriptors, inodes of sockets)
 pub fn descriptors(pid: i32) -> Option<(u64, Vec<u64>)> {
     let mut count = 0;
@@ -403,6 +417,14 @@ mod tests {
             (s.user_ticks, s.system_ticks, s.threads, s.started_ticks, s.zombie),
             (11, 12, 5, 1000, false)
         );
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_processor_works() {
+        assert!(works("42 (a) S (b) R 7 42"));
+        assert!(works("42 (a) D 7 42"));
+        assert!(!works("42 (R) S 7 42"));
+        assert!(!works(""));
     }
 
     #[test]

@@ -31,9 +31,10 @@ use weir_rig_base::{clock, signal};
 /// Longest wait after the load for the target to take what waits in its sockets.
 const TAKEN_WAIT: Duration = Duration::from_secs(20);
 
-/// A target is idle if it uses less than a quarter of a core in each of so many looks of this length.
-const QUIET_LOOKS: usize = 3;
-const LOOK: Duration = Duration::from_millis(100);
+/// A target is idle if in each of so many series of looks it works at fewer than a quarter of them. CPU time would not tell: on a busy
+/// machine a target that works gets little of it.
+const QUIET_SERIES: usize = 3;
+const LOOKS: usize = 20;
 
 /// Takes extra records while the load runs; returns notes.
 pub type Profiler<'a> = &'a (dyn Fn(&Profiled) -> Vec<String> + Sync);
@@ -413,18 +414,15 @@ impl ReplicateRun<'_> {
     fn wait_until_idle(&self, target: &mut Subject) -> Result<(), Problem> {
         let deadline = Instant::now() + TAKEN_WAIT;
         let mut quiet = 0;
-        while self.is_in_valgrind() && quiet < QUIET_LOOKS {
-            let before = target.cpu_ns();
-            watch_for(target, LOOK)?;
-            let used = target
-                .cpu_ns()
-                .zip(before)
-                .map_or(0, |(now, before)| now - before);
-            quiet = if used < LOOK.as_nanos() as u64 / 4 {
-                quiet + 1
-            } else {
-                0
-            };
+        while self.is_in_valgrind() && quiet < QUIET_SERIES {
+            let pids = target.group().living();
+            let mut worked = 0;
+            for _ in 0..LOOKS {
+                watch_target(target)?;
+                worked += usize::from(pids.iter().any(|pid| procfs::is_working(*pid)));
+                thread::sleep(POLL);
+            }
+            quiet = if worked < LOOKS / 4 { quiet + 1 } else { 0 };
             if Instant::now() > deadline {
                 let time = report::show_duration(TAKEN_WAIT);
                 return Err(invalid(format!(
