@@ -168,15 +168,10 @@ fn parse_unusual(text: &[u8], at: usize, end: usize) -> Option<f64> {
 #[inline(always)]
 fn parse_usual(text: &[u8], at: usize, end: usize) -> Option<f64> {
     let window: &[u8; WINDOW] = text.get(..end)?.last_chunk()?;
-    if let Some(before) = find_exponent(word(window, 16)) {
-        let mark = end - before;
-        let (exponent, behind) = read_exponent(text, mark + 1)?;
-        if behind != end {
-            return None;
-        }
-        let window = text.get(..mark)?.last_chunk()?;
-        let length = mark.wrapping_sub(at);
-        let (significand, decimals) = decimal_before(window, length, points(window, length)?)?;
+    let last = word(window, 16);
+    if let Some(before) = find_exponent(last) {
+        let exponent = short_exponent(last, before - 1)?;
+        let (significand, decimals) = short_fraction(text, at, end - before)?;
         return scale(significand, exponent - decimals);
     }
     let length = end.wrapping_sub(at);
@@ -203,6 +198,45 @@ fn find_exponent(word: u64) -> Option<usize> {
     // Exact up to the first.
     let marks = other.wrapping_sub(0x0101_0101_0101_0101) & !other & 0x8080_8080_8080_8080;
     (marks != 0).then(|| 8 - marks.trailing_zeros() as usize / 8)
+}
+
+/// The exponent that is the last `length` characters of a word: at most a sign, and one or two digits. `None` for any other.
+#[inline(always)]
+fn short_exponent(word: u64, length: usize) -> Option<i64> {
+    let digit = |at: u32| Some((word >> (8 * at)) as u8 ^ b'0').filter(|digit| *digit < 10);
+    let first = (word >> (64 - 8 * length.max(1))) as u8;
+    let number = match length - usize::from(matches!(first, b'-' | b'+')) {
+        1 => digit(7)?,
+        2 => 10 * digit(6)? + digit(7)?,
+        _ => return None,
+    };
+    let number = i64::from(number);
+    Some(if first == b'-' { -number } else { number })
+}
+
+/// The digits of `text[at..end]` as an integer, and how many of them are decimals: in front of a point one digit, as all printers write numbers
+/// with an exponent, or no point; at most 16 digits besides. `None` for any other.
+#[inline(always)]
+fn short_fraction(text: &[u8], at: usize, end: usize) -> Option<(u64, i64)> {
+    let window: &[u8; 16] = text.get(..end)?.last_chunk()?;
+    let has_point = end > at + 1 && text[at + 1] == b'.';
+    let (lead, first) = if has_point {
+        (text[at] ^ b'0', at + 2)
+    } else {
+        (0, at)
+    };
+    let length = end.wrapping_sub(first);
+    let mask = LAST
+        .get(length)
+        .filter(|_| length <= 16 && end > at && lead < 10)?;
+    let middle = (word(window, 0) ^ ZEROS) & mask.middle;
+    let low = (word(window, 8) ^ ZEROS) & mask.low;
+    if non_digits(low) | non_digits(middle) != 0 {
+        return None;
+    }
+    let rest = join_word(middle) * 100_000_000 + join_word(low);
+    let decimals = if has_point { length } else { 0 };
+    Some((u64::from(lead) * LONG_TENS[length] + rest, decimals as i64))
 }
 
 /// The integer whose digits are the last characters of a window, at most 20. `None` if one of them is no digit, and for more than 64 bits.
@@ -258,7 +292,7 @@ fn decimal_before(window: &[u8; WINDOW], length: usize, points: u64) -> Option<(
 }
 
 #[inline(always)]
-fn word(window: &[u8; WINDOW], at: usize) -> u64 {
+fn word<const N: usize>(window: &[u8; N], at: usize) -> u64 {
     window[at..]
         .first_chunk()
         .map_or(0, |word| u64::from_le_bytes(*word))
@@ -318,6 +352,17 @@ const ZEROS: u64 = 0x3030_3030_3030_3030;
 
 /// Powers of ten for the digits of one word.
 const TENS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+
+/// Powers of ten in front of the digits of two words.
+const LONG_TENS: [u64; 17] = {
+    let mut powers = [1; 17];
+    let mut at = 1;
+    while at < powers.len() {
+        powers[at] = 10 * powers[at - 1];
+        at += 1;
+    }
+    powers
+};
 
 /// The high bit of each byte, up to the first that is no digit and a point behind digits, that is no digit. Bytes are relative
 /// to `0`.
@@ -606,6 +651,22 @@ mod tests {
             "--1",
             "1-",
             "1e5e5",
+            // One digit in front of the point, and a digit more than there is room for behind it.
+            "1.e5",
+            "7.123456789012345e-07",
+            "9.9999999999999999e+22",
+            "1.23456789012345678e-10",
+            "1.5e-99",
+            "1.5e100",
+            "1.5e-100",
+            "1.5e+",
+            "12.5e3",
+            ".5e3",
+            "x.5e3",
+            "1.x5e3",
+            "1.5e1x",
+            "1234567890123456e5",
+            "12345678901234567e5",
         ] {
             check_all(text);
             check_all(&format!("-{text}"));
