@@ -230,7 +230,10 @@ pub fn threads(pid: i32) -> Option<(u64, u64, u64)> {
 
 /// Whether a thread of a process runs, waits for a processor or waits for a disk.
 pub fn is_working(pid: i32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     tasks
         .filter_map(|task| fs::read_to_string(task.path().join("stat")).ok())
         .any(|text| works(&text))
@@ -238,7 +241,9 @@ pub fn is_working(pid: i32) -> bool {
 
 /// `text`: a thread's `stat`.
 fn works(text: &str) -> bool {
-    let state = text.rsplit_once(')').map_or("", |(_, fields)| fields.trim_start());
+    let state = text
+        .rsplit_once(')')
+        .map_or("", |(_, fields)| fields.trim_start());
     state.starts_with(['R', 'D'])
 }
 
