@@ -57,7 +57,7 @@ rig/scripts/soak-columns.py --hand-overs "$WEIR_TEST_HAND_OVERS" --own-timestamp
 tests=(cargo nextest run --locked --workspace --features weir/kafka --run-ignored all --test-threads 1 --success-output final)
 "${tests[@]}" -E 'test(/^(hand_over|kills|columns_once)::/)'
 WEIR_TEST_RESTARTS=$WEIR_TEST_HAND_OVERS WEIR_TEST_MESSAGES=750 \
-  "${tests[@]}" -E 'test(/^kept_sockets::a_restart_loses_nothing/)'
+  "${tests[@]}" -E 'test(/^kept_sockets::with_a_descriptor_store/)'
 cargo build --locked --workspace --features weir/kafka --bin weir --bin weir-broker
 rig/scripts/soak-fleet.py
 rig/scripts/soak-fleet.py --directory

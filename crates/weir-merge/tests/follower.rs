@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use weir_merge::{CorrectionPolicy, Follower, Series};
+use weir_merge::{CorrectionPolicy, Follower, Merge, MergeOutcome, Series, Settings};
 use weir_protocol::Kind;
-use weir_state::{Bounds, Facts, Identity, Members, State, Table};
+use weir_state::{Bounds, Facts, Gauge, Identity, Members, State, Table};
 
 use crate::support::results::{ResultsLog, closed};
-use crate::support::{START, add};
+use crate::support::{START, Writer, add, agent, message};
 
 const DIFFERENCES: CorrectionPolicy = CorrectionPolicy {
     adds_up: false,
@@ -113,6 +113,66 @@ fn a_set_in_several_late_results_is_given_whole() {
     assert_eq!(given[0].0, START + 20);
     assert_eq!(given[0].1.len(), 5);
     assert_eq!(members(&given[0].1), [MEMBERS]);
+}
+
+/// The correction of a bucket to which these series come too late.
+fn late(start: i64, table: &Table) -> Vec<Vec<u8>> {
+    let mut merge = Merge::new(Settings::default(), 0);
+    merge.add(&message(0, start + 15, &Writer::new(1, 1).one(start)));
+    merge.tick((start + 1000) * 1000);
+    merge.commit().expect("the bucket has closed");
+    let records = Writer::new(2, 1).write(start, table);
+    let added = merge.add(&message(1, start + 1000, &records[0]));
+    assert_eq!(added, MergeOutcome::Late);
+    merge.commit().expect("a correction").results
+}
+
+/// Corrections of buckets far apart come alone, and a bucket after them only later.
+#[test]
+fn late_series_are_given_or_counted_and_delay_no_bucket() {
+    let mut table = named("late");
+    let identity = |kind, name| Identity::new(kind, name, Some(""), None, []);
+    let gauge = Gauge::new(2.0, 0, agent(2));
+    table.add(identity(Kind::Gauge, "load"), facts(), State::Gauge(gauge));
+    let members = Members::exact([b"someone".as_slice()]);
+    table.add(identity(Kind::Set, "users"), facts(), State::Set(members));
+    let in_time = |bucket: i64| closed(START + bucket * 10, &named("in time"));
+    for (policy, given) in [(DIFFERENCES, &[(0, 1.0), (3, 1.0)][..]), (SUMS, &[(4, 2.0)])] {
+        let corrections = [0, 3].map(|bucket| late(START + bucket * 10, &table));
+        let results = (0..5).flat_map(in_time).chain(corrections.concat());
+        let log = ResultsLog::new(vec![results.collect()]);
+        let mut follower = Follower::new(log, policy, PATIENCE, 1 << 20);
+        let (mut counts, mut found) = ((0, 0), BTreeMap::new());
+        for more in [None, Some(5)] {
+            let more = more.into_iter().flat_map(in_time);
+            follower.log().partitions[0].extend(more);
+            while let Some(mut delivery) = follower.next(0).unwrap() {
+                counts.0 += delivery.corrected;
+                counts.1 += delivery.not_corrected;
+                for flush in std::mem::take(&mut delivery.flushes) {
+                    let bucket = (flush.start - START) / 10;
+                    let mut series = flush.into_series();
+                    for (identity, _, state) in series.by_ref() {
+                        let State::Counter(sum) = state else {
+                            panic!("{identity:?}")
+                        };
+                        let earlier = found.insert((identity.name, bucket), sum.to_f64());
+                        assert_eq!(earlier, None, "bucket {bucket}");
+                    }
+                    counts.0 += series.counts().corrected;
+                    counts.1 += series.counts().not_corrected;
+                }
+                follower.delivered(&delivery).unwrap();
+            }
+        }
+        assert_eq!(counts, (2, 4), "{policy:?}");
+        let of = |wanted: &str| -> Vec<(i64, f64)> {
+            let of = found.iter().filter(|((name, _), _)| **name == *wanted);
+            of.map(|((_, bucket), sum)| (*bucket, *sum)).collect()
+        };
+        assert_eq!(of("in time"), [0, 1, 2, 3, 4, 5].map(|bucket| (bucket, 1.0)));
+        assert_eq!(of("late"), given, "{policy:?}");
+    }
 }
 
 /// It may be in the results of a later version, or in a record of one. Its partition waits, the other one continues, and once a program reads

@@ -417,6 +417,7 @@ fn without_memory_sums_stay_exact() {
     let series = 20_000;
     let settings = Settings {
         memory: 1 << 20,
+        partition: 5,
         ..settings()
     };
     let mut merge = Merge::new(settings, 0);
@@ -456,8 +457,14 @@ fn without_memory_sums_stay_exact() {
     assert!(most < 4 << 20, "{most}");
     merge.tick(FAR * 1000);
     let results = decoded(&merge.commit().unwrap().results);
-    let (mut total, mut count, mut gauges) = (ExactSum::default(), 0, 0);
+    let (mut total, mut count, mut gauges, mut overflows) = (ExactSum::default(), 0, 0, 0);
     for series in results.iter().flat_map(|(_, record)| record.series()) {
+        let tags: Vec<&str> = series.tags.collect();
+        if tags[0] == "weir_overflow:true" {
+            // A receiver that replaces points would keep those of one partition.
+            assert_eq!(tags[1..], ["weir_partition:5"]);
+            overflows += 1;
+        }
         match series.state {
             State::Counter(sum) => total.merge(sum),
             State::Distribution(distribution) => count += distribution.sketch().cnt(),
@@ -468,7 +475,7 @@ fn without_memory_sums_stay_exact() {
     assert_eq!(total.to_f64(), 20.0 * 2.0 * sum(series / 20) / 4.0 * 1e300);
     assert_eq!(count, 2 * series as u64);
     let counts = merge.counts();
-    assert!(counts.overflowed_states > 10_000, "{counts:?}");
+    assert!(overflows > 0 && counts.overflowed_states > 10_000, "{counts:?}");
     assert_eq!(gauges + counts.dropped_states, 2 * series as u64);
     assert_eq!(merge.ledger().difference(), 0);
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Agent, Starter, long_bucket, until, with_long_buckets};
+use crate::support::{Agent, Starter, until, with_long_buckets};
 
 /// Starts with these arguments: the agent, and the addresses that it listens on.
 fn start(arguments: &[&str], listeners: usize) -> (Agent, Vec<String>) {
@@ -103,11 +103,12 @@ fn every_transport_delivers_to_the_last_sample() {
     senders_on_every_transport(2, 20);
 }
 
-/// In the gate: [`every_transport_delivers_to_the_last_sample`].
+/// In the gate: [`every_transport_delivers_to_the_last_sample`], [`sigterm_delivers_what_waits_in_the_sockets_and_resets_connections`].
 #[test]
 #[ignore = "nightly: full load"]
-fn eight_senders_on_every_transport_to_the_last_sample() {
+fn full_load_on_every_transport_is_delivered_and_sigterm_loses_nothing_that_the_kernel_took() {
     senders_on_every_transport(8, 300);
+    sigterm_under_full_load();
 }
 
 fn senders_on_every_transport(senders_max: u64, packets: u64) {
@@ -186,9 +187,10 @@ fn senders_on_every_transport(senders_max: u64, packets: u64) {
     );
 }
 
-/// Everything that the kernel took before SIGTERM: the process is stopped, so that all of it waits for the signal's handler.
+/// Everything that the kernel took before SIGTERM: the process is stopped, so that all of it waits for the signal's handler. Clients over TCP once
+/// kept writing into a connection for about 110 s after the agent had ended.
 #[test]
-fn sigterm_delivers_what_waits_in_the_sockets() {
+fn sigterm_delivers_what_waits_in_the_sockets_and_resets_connections() {
     let directory = tempfile::tempdir().unwrap();
     let gram = directory.path().join("gram.sock").display().to_string();
     let stream = directory.path().join("stream.sock").display().to_string();
@@ -204,8 +206,13 @@ fn sigterm_delivers_what_waits_in_the_sockets() {
     let mut senders: Vec<Send> = addresses.iter().map(|address| sender(address)).collect();
     // Connections are accepted before.
     senders.iter_mut().for_each(|send| send("load:1|c").unwrap());
+    let tcp = addresses
+        .iter()
+        .find_map(|address| address.strip_prefix("tcp://"));
+    let mut client = TcpStream::connect(tcp.unwrap()).unwrap();
+    client.write_all(&frame("load:1|c")).unwrap();
     until("all are connected", || {
-        agent.status()["total"]["samples"]["received"] == 4
+        agent.status()["total"]["samples"]["received"] == 5
     });
     agent.signal("-STOP");
     for send in &mut senders {
@@ -218,13 +225,14 @@ fn sigterm_delivers_what_waits_in_the_sockets() {
     agent.signal("-CONT");
     let (status, stdout, log) = agent.end();
     assert!(status.success(), "{log}");
-    assert!(close(totals(&parsed(&stdout))["load []"], 44.0), "{stdout}");
+    assert!(close(totals(&parsed(&stdout))["load []"], 45.0), "{stdout}");
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let error = client.read(&mut [0]).expect_err("reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert!(client.write(&frame("after:1|c")).is_err());
 }
 
-/// In the gate: [`sigterm_delivers_what_waits_in_the_sockets`].
-#[test]
-#[ignore = "nightly: full load"]
-fn sigterm_under_full_load_loses_nothing_that_the_kernel_took() {
+fn sigterm_under_full_load() {
     let directory = tempfile::tempdir().unwrap();
     let gram = directory.path().join("gram.sock").display().to_string();
     let stream = directory.path().join("stream.sock").display().to_string();
@@ -273,47 +281,55 @@ fn sigterm_under_full_load_loses_nothing_that_the_kernel_took() {
     assert!(close(by_sender, load), "{by_sender} of {load}");
 }
 
-/// Clients over TCP once kept writing into a connection for about 110 s after the agent had ended.
 #[test]
-fn clients_over_tcp_see_the_end_of_the_agent_immediately() {
-    let (agent, addresses) = start(&["--udp", "0", "--tcp", "127.0.0.1:0"], 1);
-    let mut client = TcpStream::connect(addresses[0].trim_start_matches("tcp://")).unwrap();
-    client.write_all(&frame("before:1|c")).unwrap();
-    let totals = totals(&finish(agent));
-    assert!(close(totals["before []"], 1.0), "{totals:?}");
-    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let error = client.read(&mut [0]).expect_err("reset");
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-    assert!(client.write(&frame("after:1|c")).is_err());
-}
-
-#[test]
-fn identity_survives_crafted_tags() {
-    let (agent, addresses) = start(&["--udp", "127.0.0.1:0", "--receive-buffer", "4MiB"], 1);
+fn crafted_tags_and_bad_input_harm_no_neighbour() {
+    let directory = tempfile::tempdir().unwrap();
+    let gram = directory.path().join("gram.sock").display().to_string();
+    let (agent, addresses) = start(&["--udp", "0", "--uds", &gram], 1);
     let mut send = sender(&addresses[0]);
     // Name and tag swapped.
-    send("a:1|c|#b\nb:2|c|#a").unwrap();
+    send("crafted.a:1|c|#crafted.b\ncrafted.b:2|c|#crafted.a").unwrap();
     // Pairs of tag lists whose unseeded 64-bit hashes are equal under exclusive or: an agent that identifies a context by
     // combining such hashes adds the second sample of each pair to the first.
     for number in 0..20 {
         let (one, other) = weir_load::collide::xor_twins(number);
         assert_ne!(one, other);
         send(&format!(
-            "c:1|c|#{}\nc:1000|c|#{}",
+            "crafted.c:1|c|#{}\ncrafted.c:1000|c|#{}",
             one.join(","),
             other.join(",")
         ))
         .unwrap();
     }
     // Order and repetition do not matter.
-    send("p:1|c|#x,y,z\np:1|c|#z,y,x\np:1|c|#y,x,z,y,y\np:1|c|#x,,y,z,").unwrap();
+    let orders = ["x,y,z", "z,y,x", "y,x,z,y,y", "x,,y,z,"].map(|tags| format!("crafted.p:1|c|#{tags}"));
+    send(&orders.join("\n")).unwrap();
+    let vectors = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/vectors/protocol.jsonl"
+    ))
+    .unwrap();
+    let mut sent = 0.0;
+    for line in vectors.lines() {
+        let vector: Value = serde_json::from_str(line).unwrap();
+        let input = vector["input"].as_str().unwrap_or_default();
+        for end in (0..input.len()).filter(|end| input.is_char_boundary(*end) && end % 7 == 0) {
+            send(&format!("neighbour:1|c\n{}\nneighbour:1|c", &input[..end])).unwrap();
+            sent += 2.0;
+        }
+    }
     let totals = totals(&finish(agent));
-    assert_eq!(totals["a [\"b\"]"], 1.0);
-    assert_eq!(totals["b [\"a\"]"], 2.0);
-    assert_eq!(totals["p [\"x\",\"y\",\"z\"]"], 4.0);
+    assert!(
+        close(totals["neighbour []"], sent),
+        "{} of {sent}",
+        totals["neighbour []"]
+    );
+    assert_eq!(totals["crafted.a [\"crafted.b\"]"], 1.0);
+    assert_eq!(totals["crafted.b [\"crafted.a\"]"], 2.0);
+    assert_eq!(totals["crafted.p [\"x\",\"y\",\"z\"]"], 4.0);
     let twins: Vec<f64> = totals
         .iter()
-        .filter(|(key, _)| key.starts_with("c "))
+        .filter(|(key, _)| key.starts_with("crafted.c "))
         .map(|(_, sum)| *sum)
         .collect();
     assert_eq!(twins.len(), 40, "{twins:?}");
@@ -321,31 +337,6 @@ fn identity_survives_crafted_tags() {
         twins.iter().all(|sum| close(*sum, 1.0) || close(*sum, 1000.0)),
         "{twins:?}"
     );
-}
-
-#[test]
-fn a_restart_inside_a_bucket_overwrites_nothing() {
-    // A day-wide bucket is open before and after the restart for certain, but for one moment a day.
-    let mut points = Vec::new();
-    for value in [1, 2] {
-        let (agent, addresses) = start(&["--udp", "127.0.0.1:0", "--bucket-width", "LONG"], 1);
-        sender(&addresses[0])(&format!("restarts:{value}|c")).unwrap();
-        let lines = finish(agent);
-        let point = lines
-            .iter()
-            .find(|line| line["metric"] == "restarts")
-            .expect("flushed at shutdown");
-        points.push((
-            point["ts"].as_i64().unwrap(),
-            point["value"].as_f64().unwrap() * long_bucket(),
-        ));
-        if value == 1 {
-            // The next start is in another second, which is what stamps its first bucket.
-            wait_for_another_second(points[0].0);
-        }
-    }
-    assert!(points[0].0 < points[1].0, "{points:?}");
-    assert!(close(points[0].1, 1.0) && close(points[1].1, 2.0), "{points:?}");
 }
 
 fn wait_for_another_second(second: i64) {
@@ -361,7 +352,7 @@ fn wait_for_another_second(second: i64) {
 }
 
 #[test]
-fn a_reload_renames_and_keeps_what_is_open() {
+fn a_reload_renames_and_keeps_what_is_open_and_a_restart_inside_a_bucket_overwrites_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("weir.yaml");
     std::fs::write(
@@ -389,36 +380,21 @@ fn a_reload_renames_and_keeps_what_is_open() {
         sent += 1.0;
         sent == 50.0
     });
-    let totals = totals(&finish(agent));
-    let (before, after) = (totals["before.m []"], totals["after.m []"]);
-    assert!(close(before + after, sent + 1.0), "{totals:?}");
-    assert!(before >= 1.0 && after >= 1.0, "{totals:?}");
-}
+    let lines = finish(agent);
+    let found = totals(&lines);
+    let (before, after) = (found["before.m []"], found["after.m []"]);
+    assert!(close(before + after, sent + 1.0), "{found:?}");
+    assert!(before >= 1.0 && after >= 1.0, "{found:?}");
 
-#[test]
-fn bad_input_harms_no_neighbour() {
-    let directory = tempfile::tempdir().unwrap();
-    let gram = directory.path().join("gram.sock").display().to_string();
-    let (agent, addresses) = start(&["--udp", "0", "--uds", &gram], 1);
-    let mut send = sender(&addresses[0]);
-    let vectors = std::fs::read_to_string(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/vectors/protocol.jsonl"
-    ))
-    .unwrap();
-    let mut sent = 0.0;
-    for line in vectors.lines() {
-        let vector: Value = serde_json::from_str(line).unwrap();
-        let input = vector["input"].as_str().unwrap_or_default();
-        for end in (0..input.len()).filter(|end| input.is_char_boundary(*end) && end % 7 == 0) {
-            send(&format!("neighbour:1|c\n{}\nneighbour:1|c", &input[..end])).unwrap();
-            sent += 2.0;
-        }
-    }
-    let totals = totals(&finish(agent));
-    assert!(
-        close(totals["neighbour []"], sent),
-        "{} of {sent}",
-        totals["neighbour []"]
-    );
+    // The next start is in another second, which is what stamps its first bucket.
+    let second = |lines: &[Value]| {
+        let point = lines.iter().find(|line| line["metric"] == "after.m");
+        point.expect("flushed at the end")["ts"].as_i64().unwrap()
+    };
+    wait_for_another_second(second(&lines));
+    let (agent, addresses) = start(&["--config", &config], 1);
+    sender(&addresses[0])("m:2|c").unwrap();
+    let next = finish(agent);
+    assert!(second(&lines) < second(&next), "{lines:?} {next:?}");
+    assert!(close(totals(&next)["after.m []"], 2.0), "{next:?}");
 }

@@ -1,7 +1,8 @@
-//! Every key of the Datadog Agent about metrics and their delivery, in a file and as a variable, through the real binary: it converts, or
-//! is refused with the reason. Nothing is silent.
+//! Every key of the Datadog Agent about metrics and their delivery, in a file and as a variable: it converts, or is refused with the
+//! reason. Nothing is silent.
 
-use crate::support::run;
+use weir_config::ShownValue;
+use weir_system::config::{self, Inputs, Loaded};
 
 /// The verdict of a key.
 #[derive(Clone, Copy, Debug)]
@@ -208,12 +209,6 @@ const KEYS: &[(&str, &str, Verdict)] = &[
     ("use_v3_api.series.endpoints", "{https://a.example: true}", Becomes("outputs.datadog.series_format_of")),
 ];
 
-fn weir(arguments: &[&str], environment: &[(&str, &str)]) -> (String, String) {
-    let ran = run(arguments, environment);
-    assert_eq!(ran.code, 0, "{arguments:?} {environment:?}: {}", ran.stderr);
-    (ran.stdout, ran.stderr)
-}
-
 /// The `datadog.yaml` with one key in it.
 fn file(key: &str, value: &str) -> String {
     let parts: Vec<&str> = key.split('.').collect();
@@ -225,34 +220,34 @@ fn file(key: &str, value: &str) -> String {
     text + value + "\n"
 }
 
+/// weir's configuration, and what is said about the rest.
 fn converted(text: &str) -> (String, String) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("datadog.yaml");
-    std::fs::write(&path, text).unwrap();
-    weir(&["convert", "datadog", path.to_str().unwrap()], &[])
+    let converted = weir_convert::datadog(text).unwrap();
+    let left = converted.left.iter();
+    let left: String = left.map(|left| format!("{}\n", left.message)).collect();
+    (converted.yaml, left + converted.remark)
 }
 
-/// Output of `weir check` for a configuration.
-fn checked(yaml: &str) -> String {
+/// A variable without which there is no output to Datadog.
+const KEY: (&str, &str) = ("DD_API_KEY", "0123456789abcdef0123456789abcdef");
+
+fn loaded(yaml: &str, environment: &[(&str, &str)]) -> Loaded {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.yaml");
     std::fs::write(&path, yaml).unwrap();
-    let key = [("DD_API_KEY", "0123456789abcdef0123456789abcdef")];
-    weir(&["check", "--config", path.to_str().unwrap()], &key).0
+    let variables = environment.iter();
+    let variables = variables.map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())));
+    let inputs = Inputs {
+        file: Some(path),
+        environment: variables.collect(),
+        ..Inputs::default()
+    };
+    config::load(&inputs).unwrap_or_else(|problems| panic!("{environment:?}: {problems}\n{yaml}"))
 }
 
-/// The line of a setting; those of outputs stand below their output.
-fn line<'t>(checked: &'t str, key: &str) -> &'t str {
-    let mut path: Vec<&str> = Vec::new();
-    for line in checked.lines() {
-        let name = line.trim_start();
-        path.truncate((line.len() - name.len()) / 2);
-        path.push(name.split(':').next().unwrap());
-        if path.join(".") == key {
-            return line;
-        }
-    }
-    panic!("{key} is not in\n{checked}")
+fn setting<'l>(loaded: &'l Loaded, key: &str) -> &'l ShownValue {
+    let found = loaded.shown.iter().find(|shown| shown.key == key);
+    found.unwrap_or_else(|| panic!("{key} is not in {:?}", loaded.shown))
 }
 
 #[test]
@@ -266,12 +261,13 @@ fn every_key_in_a_file_converts_or_is_refused_with_the_reason() {
             }
             Becomes(ours) => {
                 assert_eq!(left, "", "{key}");
-                let checked = checked(&yaml);
-                assert!(line(&checked, ours).contains("weir.yaml:"), "{key}: {checked}");
+                let source = setting(&loaded(&yaml, &[KEY]), ours).source.to_string();
+                assert!(source.contains("weir.yaml:"), "{key}: {source}");
             }
             Instead => {
+                let begins = format!("{key}: ");
                 assert!(
-                    left.contains(&format!(": not converted: {key}: ")),
+                    left.lines().any(|line| line.starts_with(&begins)),
                     "{key}: {left}"
                 );
                 assert!(!left.contains("is no setting of"), "{key}: {left}");
@@ -284,29 +280,26 @@ fn every_key_in_a_file_converts_or_is_refused_with_the_reason() {
 fn every_key_as_a_variable_is_read_or_noted_with_the_reason() {
     for (key, value, verdict) in KEYS {
         let variable = format!("DD_{}", key.to_ascii_uppercase().replace('.', "_"));
-        let environment = [
-            (variable.as_str(), *value),
-            ("DD_API_KEY", "0123456789abcdef0123456789abcdef"),
-        ];
+        let environment = [(variable.as_str(), *value), KEY];
         // A certificate and its key need each other.
         let file = match *key {
             "kubelet_client_crt" => "origin_kubelet_key: /x\n",
             "kubelet_client_key" => "origin_kubelet_certificate: /x\n",
             _ => "",
         };
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("weir.yaml");
-        std::fs::write(&path, file).unwrap();
-        let (checked, notes) = weir(&["check", "--config", path.to_str().unwrap()], &environment);
+        let loaded = loaded(file, &environment);
         match verdict {
             Becomes(ours) => {
-                let line = line(&checked, ours);
-                assert!(line.contains(&format!("environment {variable}")), "{key}: {line}");
+                let source = setting(&loaded, ours).source.to_string();
+                assert!(
+                    source.contains(&format!("environment {variable}")),
+                    "{key}: {source}"
+                );
             }
             Instead => {
-                let all = checked.clone() + &notes;
                 let note = format!("environment {variable} is set and ignored: ");
-                assert!(all.contains(&note), "{key}: {all}");
+                let notes = &loaded.notes;
+                assert!(notes.iter().any(|said| said.contains(&note)), "{key}: {notes:?}");
             }
         }
     }
@@ -321,25 +314,19 @@ fn variables_of_clients_and_of_disabled_outputs_are_noted() {
         "DD_DOGSTATSD_URL",
         "DD_ENTITY_ID",
     ] {
-        let (checked, notes) = weir(&["check"], &[(variable, "x")]);
-        let all = checked + &notes;
-        assert!(
-            all.contains(&format!(
-                "environment {variable} is set and ignored: is for clients"
-            )),
-            "{all}"
-        );
+        let notes = loaded("", &[(variable, "x")]).notes.join("\n");
+        let note = format!("environment {variable} is set and ignored: is for clients");
+        assert!(notes.contains(&note), "{notes}");
     }
     let environment = [
         ("DD_PROXY_HTTPS", "http://p:1"),
         ("DD_SITE", "datadoghq.eu"),
         ("DD_TRACE_ENABLED", "1"),
     ];
-    let (checked, notes) = weir(&["check"], &environment);
-    let all = checked + &notes;
+    let notes = loaded("", &environment).notes.join("\n");
     let note = "environment DD_SITE, DD_PROXY_HTTPS: for outputs.datadog, which is off; name that output in the file or set DD_API_KEY";
-    assert!(all.contains(note), "{all}");
-    assert!(!all.contains("DD_TRACE_ENABLED"), "{all}");
+    assert!(notes.contains(note), "{notes}");
+    assert!(!notes.contains("DD_TRACE_ENABLED"), "{notes}");
 }
 
 #[test]
@@ -351,23 +338,27 @@ fn a_key_is_not_copied_and_forwarding_is_a_relay() {
     );
     let (yaml, left) = converted("statsd_forward_host: other.example\nstatsd_forward_port: 8126\n");
     assert_eq!(left, "");
-    assert!(line(&checked(&yaml), "outputs.relay.targets").contains("udp://other.example:8126"));
+    let targets = |loaded: &Loaded| setting(loaded, "outputs.relay.targets").value.clone();
+    assert!(targets(&loaded(&yaml, &[KEY])).contains("udp://other.example:8126"));
     let forward = [
         ("DD_STATSD_FORWARD_HOST", "other.example"),
         ("DD_STATSD_FORWARD_PORT", "8126"),
     ];
-    let (checked, _) = weir(&["check"], &forward);
-    assert!(line(&checked, "outputs.relay.targets").contains("udp://other.example:8126"));
+    assert!(targets(&loaded("", &forward)).contains("udp://other.example:8126"));
 }
 
 #[test]
 fn the_size_of_the_disk_queue_enables_it_and_its_path_alone_does_not() {
-    let sized = checked(&converted("forwarder_storage_max_size_in_bytes: 50000000\n").0);
-    assert!(line(&sized, "outputs.datadog.delivery.disk_path").contains("/var/lib/weir/datadog"));
-    let placed = checked(&converted("forwarder_storage_path: /x\n").0);
-    assert!(
-        line(&placed, "outputs.datadog.delivery.disk_bytes_max").contains(": 0 "),
-        "{placed}"
+    let sized = loaded(
+        &converted("forwarder_storage_max_size_in_bytes: 50000000\n").0,
+        &[KEY],
+    );
+    let path = &setting(&sized, "outputs.datadog.delivery.disk_path").value;
+    assert!(path.contains("/var/lib/weir/datadog"), "{path}");
+    let placed = loaded(&converted("forwarder_storage_path: /x\n").0, &[KEY]);
+    assert_eq!(
+        setting(&placed, "outputs.datadog.delivery.disk_bytes_max").value,
+        "0"
     );
 }
 

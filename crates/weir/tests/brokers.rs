@@ -200,7 +200,7 @@ fn doctor_in(directory: &Path, connection: &str, environment: &[(&str, &str)]) -
 }
 
 #[test]
-fn the_doctor_names_what_keeps_an_agent_from_its_brokers() {
+fn commands_name_what_keeps_an_agent_from_its_brokers_and_add_partitions() {
     let directory = tempfile::tempdir().unwrap();
     let closed = Refusing::new();
     let of_closed = format!("brokers: ['{}']", closed.address);
@@ -241,11 +241,7 @@ fn the_doctor_names_what_keeps_an_agent_from_its_brokers() {
     let (verdict, found, remedy) = doctor(directory.path(), &format!("{examined}, tls: {{enabled: true}}"));
     assert_eq!(verdict, "error", "{found}");
     assert!(remedy.contains("`tls.enabled`"), "{found}: {remedy}");
-}
 
-#[test]
-fn partitions_are_added_by_a_command() {
-    let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("merge.yaml");
     let text = format!(
         "log: {{brokers: ['{}'], topic: grown, partitions: 2}}\n",

@@ -314,7 +314,11 @@ fn window(client: u64, number: u64, truth: &mut Truth) -> (&'static str, Vec<u8>
     (path, encoder.to_payload())
 }
 
-fn kills_and_hand_overs(rounds: usize) {
+/// In the gate: [`a_kill_a_stop_and_a_hand_over_know_what_was_added`]; `weir-agent`
+/// life::simulation::every_schedule_delivers_or_reports_each_sample_once.
+#[test]
+#[ignore = "nightly: kills at random instants"]
+fn many_kills_hand_overs_and_lost_answers_change_no_total() {
     let place = Place::new();
     let config = configuration(&place, "");
     let mut agent = place.start(&config);
@@ -332,7 +336,7 @@ fn kills_and_hand_overs(rounds: usize) {
     };
     let answered: fn(&Client) -> &AtomicU64 = |client| &client.answered;
     let failed: fn(&Client) -> &AtomicU64 = |client| &client.failed;
-    for _ in 0..rounds {
+    for _ in 0..number("WEIR_TEST_KILLS", 20) {
         wait_for_more("each client has answers", answered, 2);
         kill(agent);
         wait_for_more("each client finds no agent", failed, 3);
@@ -371,15 +375,4 @@ fn kills_and_hand_overs(rounds: usize) {
         let gauge = &points(&stdout, &format!("gauge{client}"))[0];
         assert_eq!(gauge["value"].as_f64(), Some(truth.last), "{gauge}");
     }
-}
-
-#[test]
-fn kills_hand_overs_and_lost_answers_change_no_total() {
-    kills_and_hand_overs(1);
-}
-
-#[test]
-#[ignore = "nightly: kills at random instants; in the gate: kills_hand_overs_and_lost_answers_change_no_total"]
-fn many_kills_hand_overs_and_lost_answers_change_no_total() {
-    kills_and_hand_overs(number("WEIR_TEST_KILLS", 20));
 }

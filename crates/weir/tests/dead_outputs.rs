@@ -178,36 +178,32 @@ fn resident(id: u32) -> Option<u64> {
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// In the gate: allocated_bytes_stay_within_the_budget_beside_dead_outputs.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn resident_memory_stays_within_its_bound_beside_dead_outputs() {
-    for memory in [64, 256] {
-        let mut rig = Rig::start(memory * MIB, "5s", "5m");
-        let id = rig.agent.id();
-        let most = Most::of(move || resident(id));
-        for _ in 0..50 {
-            rig.hot();
-            rig.flood(10_000);
-        }
-        let flushes = || status(&rig.admin)["flush"]["count"].as_u64().unwrap();
-        let before = flushes();
-        until("all of it was flushed", || flushes() >= before + 2);
-        let flushed = most.so_far();
-        let (_, page) = support::weir(&["status", "--admin", &rig.admin]);
-        assert!(page.contains("The books balance"), "{page}");
-        rig.agent.signal("-TERM");
-        let (_, _, log) = rig.agent.end();
-        assert!(log.contains("state saved for the next process"), "{log}");
-        let most = most.end();
-        println!(
-            "{memory} MiB: {} MiB resident at most, {} before the stop",
-            most >> 10,
-            flushed >> 10
-        );
-        assert!(
-            most <= (memory * 5 / 4 + 24) << 10,
-            "{memory} MiB: {most} KiB, {flushed} before the stop"
-        );
+/// In the gate: [`allocated_bytes_stay_within_the_budget_beside_dead_outputs`].
+pub fn new_names_beside_dead_outputs(memory: u64) {
+    let mut rig = Rig::start(memory * MIB, "5s", "5m");
+    let id = rig.agent.id();
+    let most = Most::of(move || resident(id));
+    for _ in 0..50 {
+        rig.hot();
+        rig.flood(10_000);
     }
+    let flushes = || status(&rig.admin)["flush"]["count"].as_u64().unwrap();
+    let before = flushes();
+    until("all of it was flushed", || flushes() >= before + 2);
+    let flushed = most.so_far();
+    let (_, page) = support::weir(&["status", "--admin", &rig.admin]);
+    assert!(page.contains("The books balance"), "{page}");
+    rig.agent.signal("-TERM");
+    let (_, _, log) = rig.agent.end();
+    assert!(log.contains("state saved for the next process"), "{log}");
+    let most = most.end();
+    println!(
+        "{memory} MiB: {} MiB resident at most, {} before the stop",
+        most >> 10,
+        flushed >> 10
+    );
+    assert!(
+        most <= (memory * 5 / 4 + 24) << 10,
+        "{memory} MiB: {most} KiB, {flushed} before the stop"
+    );
 }

@@ -1,21 +1,16 @@
-//! Agents that publish to the log of a fleet: what is merged is what was sent, whatever happens to agents and log meanwhile.
+//! Agents that publish to the log of a fleet: what is merged is what was sent.
 
 use crate::merge::process::Merge;
 use crate::support;
 use crate::support::receivers::Prometheus;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use support::manager::Manager;
-use support::place::{replace_by_a_file, wait_for_all};
-use support::senders::{Senders, over_unixgram};
+use support::place::replace_by_a_file;
 use support::{Agent, Starter, configurations, status, until, weir};
 use weir_log::{FileLog, unix_milliseconds};
 use weir_merge::{BucketResult, Ledger, Log as _, Owner, Settings};
 use weir_state::State;
-
-const PARTITIONS: u32 = 2;
 
 /// Long after the grace of every bucket, of an hour too.
 fn later() -> i64 {
@@ -56,56 +51,6 @@ fn sum(sums: &[(String, f64)], tags: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {tags} in {sums:?}")).1
 }
 
-/// An agent whose sockets outlive it.
-struct Published {
-    manager: Manager,
-    config: String,
-    state: String,
-}
-
-impl Published {
-    fn new(number: u8, log: &Path) -> Published {
-        let manager = Manager::new();
-        let directory = manager.path();
-        let config = format!(
-            "bucket_width: 5s\nreceive_buffer: 8MiB\nuds: {}\ntags: [\"agent:{number}\"]\noutputs:\n  kafka:\n    directory: {}\n    \
-             partitions: {PARTITIONS}\n    delivery: {{backoff_max: 64ms, disk_path: {}}}\n",
-            directory.join("datagrams").display(),
-            log.display(),
-            directory.join("queue").display(),
-        );
-        let state = directory.join("state").display().to_string();
-        Published {
-            manager,
-            config,
-            state,
-        }
-    }
-
-    fn start(&mut self) -> (Agent, String) {
-        let environment = [("WEIR_STATE_PATH", self.state.as_str())];
-        let mut agent = self.manager.start(&self.config, &environment);
-        let admin = agent.wait_for("admin on http://");
-        (agent, admin)
-    }
-
-    fn senders(&self) -> Senders {
-        Senders::start(vec![over_unixgram(&self.socket())], Duration::from_millis(1))
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.manager.path().join("datagrams")
-    }
-}
-
-fn output(admin: &str) -> serde_json::Value {
-    status(admin)["outputs"][0].clone()
-}
-
-fn delivered(admin: &str) -> u64 {
-    output(admin)["points"]["delivered"].as_u64().unwrap_or_default()
-}
-
 fn open(admin: &str) -> u64 {
     status(admin)["state"]["samples_open"].as_u64().unwrap()
 }
@@ -142,70 +87,6 @@ fn the_page_is_true() {
         "{told}"
     );
     assert!(!told.contains("swordfish"), "{told}");
-}
-
-/// One agent is stopped and started, another one is killed, and the log is down for a while.
-#[test]
-fn totals_of_a_fleet_are_what_was_sent() {
-    let directory = tempfile::tempdir().unwrap();
-    let log = directory.path().join("log");
-    let (mut first, mut second) = (Published::new(1, &log), Published::new(2, &log));
-    let ((mut stopped, mut of_stopped), (mut killed, mut of_killed)) = (first.start(), second.start());
-    let senders = [first.senders(), second.senders()];
-    until("both publish", || {
-        delivered(&of_stopped) > 0 && delivered(&of_killed) > 0
-    });
-
-    // The log is down: there is a file where its directory was. At no instant is the path free, or an agent would begin a new log there.
-    let away = log.with_extension("away");
-    std::fs::write(&away, "no log").unwrap();
-    let exchange = || renameat_with(CWD, &log, CWD, &away, RenameFlags::EXCHANGE).unwrap();
-    exchange();
-    until("both notice", || {
-        [&of_stopped, &of_killed]
-            .iter()
-            .all(|admin| output(admin)["healthy"] == false)
-    });
-    exchange();
-    until("both deliver again", || {
-        [&of_stopped, &of_killed]
-            .iter()
-            .all(|admin| output(admin)["healthy"] == true)
-    });
-
-    stopped.stop();
-    (stopped, of_stopped) = first.start();
-
-    // In the middle of a bucket, so that what is lost is what the next start says.
-    let flushes = || status(&of_killed)["flush"]["count"].as_u64().unwrap();
-    let before = flushes();
-    until("a bucket ends", || flushes() > before);
-    until("the next one fills", || open(&of_killed) > 500);
-    let given = output(&of_killed)["points"]["produced"].as_u64().unwrap();
-    until("all before it is delivered", || delivered(&of_killed) >= given);
-    killed.signal("-KILL");
-    drop(killed);
-    (killed, of_killed) = second.start();
-    let lost = status(&of_killed)["state"]["samples_lost"].as_u64().unwrap();
-
-    let [sent, sent_to_killed] = senders.map(Senders::end);
-    for (published, admin) in [(&first, &of_stopped), (&second, &of_killed)] {
-        wait_for_all(admin, &published.socket(), None);
-    }
-    for (published, agent) in [(&first, stopped), (&second, killed)] {
-        // Nothing can be kept, so the bucket is flushed, and the agent says that it ends.
-        replace_by_a_file(published.state.as_ref());
-        agent.stop();
-    }
-    let (sums, ledger) = merged(&log, PARTITIONS);
-    println!("sent {sent} and {sent_to_killed}, {lost} lost with the kill; {sums:?}; {ledger:?}");
-    assert_eq!(sum(&sums, "agent:1"), sent as f64);
-    let missing = sent_to_killed as f64 - sum(&sums, "agent:2");
-    assert!(
-        (missing - lost as f64).abs() <= (lost as f64 / 100.0).max(10.0),
-        "{missing} are missing, {lost} were reported"
-    );
-    assert_eq!((ledger.missing, ledger.lost, ledger.quarantined), (0, 0, 0));
 }
 
 fn agent(directory: &Path, number: usize) -> Agent {

@@ -125,9 +125,6 @@ fn named_within(admin: &str, mut go_on: impl FnMut()) -> (u64, Value) {
     (flushes - first.unwrap_or(flushes), found)
 }
 
-/// In the gate: limits::a_flood_is_limited_to_its_share_and_named; `weir-ingest` memory::contexts_and_aliases_share_the_rest.
-#[test]
-#[ignore = "nightly: resident memory, and flushes of the real clock"]
 fn flood_plus_hot_loses_nothing_of_what_is_hot() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("dsd.socket");
@@ -250,9 +247,6 @@ fn flood_plus_hot_loses_nothing_of_what_is_hot() {
     );
 }
 
-/// In the gate: limits::a_flood_is_limited_to_its_share_and_named; `weir-ingest` memory::contexts_and_aliases_share_the_rest.
-#[test]
-#[ignore = "nightly: resident memory, and flushes of the real clock"]
 fn unique_flood_stays_inside_the_budget_and_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("dsd.socket");
@@ -296,4 +290,12 @@ fn unique_flood_stays_inside_the_budget_and_is_named() {
     );
     assert!(allocated <= BUDGET, "{allocated}");
     assert!(peak <= BUDGET + BESIDE, "{peak}");
+}
+
+/// In the gate: limits::a_flood_is_limited_to_its_share_and_named; `weir-ingest` memory::contexts_and_aliases_share_the_rest.
+#[test]
+#[ignore = "nightly: resident memory, and flushes of the real clock"]
+fn floods_stay_inside_the_budget_are_named_and_cost_what_is_hot_nothing() {
+    flood_plus_hot_loses_nothing_of_what_is_hot();
+    unique_flood_stays_inside_the_budget_and_is_named();
 }

@@ -10,13 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::hand_over::{AGAIN, BEGIN, COMMIT, END, GO, PROTOCOL, Peer, REFUSED, SOCKETS_END};
+use support::hand_over::{AGAIN, BEGIN, COMMIT, END, GO, HELLO, PROTOCOL, Peer, REFUSED, SOCKETS_END};
 use support::place::{Place, received, replace_by_a_file, wait_for_bucket};
 use support::ports::Refusing;
 use support::senders::{
     Senders, assert_one_point_per_bucket, framed, in_halves, number, over_udp, over_unixgram, total,
 };
-use support::{get, long_bucket, signal, status, until};
+use support::{Starter, get, long_bucket, signal, status, until};
 
 /// Hand-overs in a row; `WEIR_TEST_HAND_OVERS` in a long run.
 fn hand_overs() -> usize {
@@ -38,9 +38,9 @@ fn in_history(admin: &str) -> f64 {
     values.iter().filter_map(Value::as_f64).sum()
 }
 
-/// Through sockets and connections that each process reads in its turn.
+/// Through sockets and connections that each process reads in its turn, and one that is in the middle of a frame each time.
 #[test]
-fn a_hand_over_loses_nothing_and_splits_no_bucket() {
+fn a_hand_over_loses_nothing_and_splits_no_bucket_and_no_frame() {
     let place = Place::new();
     let config = place.configuration("bucket_width: LONG\noutputs:\n  stdout: {enabled: true}\n");
     let mut agent = place.start(&config);
@@ -52,28 +52,35 @@ fn a_hand_over_loses_nothing_and_splits_no_bucket() {
         in_halves(TcpStream::connect(&tcp).unwrap()),
     ];
     let mut send = || senders.iter_mut().for_each(|send| send());
+    let (mut cut, frame) = (UnixStream::connect(place.path("stream")).unwrap(), framed());
     for round in 1..4 {
         send();
-        until("all is received", || received(&agent.admin) == 40 * round);
+        cut.write_all(&frame[..9]).unwrap();
+        until("all is received", || {
+            let listeners = status(&agent.admin)["listeners"].to_string();
+            received(&agent.admin) == 50 * round - 10 && listeners.contains("\"partial_bytes\":9")
+        });
         let next = place.take_over(&config);
         let (ended, stdout, log) = agent.end();
         assert!(ended.success() && stdout.is_empty(), "{log}{stdout}");
         assert!(
-            log.contains("took over from this one, with 2 connections"),
+            log.contains("took over from this one, with 3 connections"),
             "{log}"
         );
         agent = next;
+        cut.write_all(&frame[9..]).unwrap();
+        until("the frame is whole", || received(&agent.admin) == 50 * round);
     }
     send();
-    until("all is received", || received(&agent.admin) == 160);
+    until("all is received", || received(&agent.admin) == 190);
     // Nothing can be kept, so the bucket is flushed.
     replace_by_a_file(&place.path("state"));
     let (stdout, _) = agent.stop();
-    assert_eq!((total(&stdout, "c") * long_bucket()).round(), 160.0, "{stdout}");
+    assert_eq!((total(&stdout, "c") * long_bucket()).round(), 190.0, "{stdout}");
     assert_one_point_per_bucket(&stdout, "c");
 }
 
-/// In the gate: [`a_hand_over_loses_nothing_and_splits_no_bucket`].
+/// In the gate: [`a_hand_over_loses_nothing_and_splits_no_bucket_and_no_frame`].
 #[test]
 #[ignore = "nightly: hand-overs in rounds under load"]
 fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
@@ -182,14 +189,25 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
         failures(number as u64 + 1);
         agent.wait_for("hand-over failed; this process continues");
     }
-    let mut old = Peer::connect(&place.state());
-    old.hello(0, 1);
-    let reason = old.until(REFUSED);
+    // Text of a peer is one line of visible characters.
+    let hello = |version: &str, asks: &str| {
+        let mut new = Peer::connect(&place.state());
+        new.say(
+            HELLO,
+            &format!("{{\"weir\": \"{version}\", \"protocol\": 0, \"state\": 1, \"asks\": \"{asks}\"}}"),
+        );
+        new
+    };
+    let reason = hello("9\\nERROR forged\\u202e", "take_over").until(REFUSED);
     assert!(
-        reason.contains("weir 9.9 speaks version 0 of the hand-over"),
+        reason.starts_with("weir 9\\nERROR forged\\u{202e} speaks version 0 of the hand-over"),
         "{reason}"
     );
     failures(5);
+    agent.wait_for("hand-over: weir 9\\nERROR forged\\u{202e} (process ");
+    agent.wait_for("hand-over failed; this process continues: weir 9\\nERROR forged");
+    hello("9", "x\\nERROR forged");
+    agent.wait_for("hand-over: a connection failed: ");
     let mut old = Peer::connect(&place.state());
     old.hello(PROTOCOL, 0);
     assert!(old.until(REFUSED).contains("reads state up to version 0"));
@@ -211,7 +229,8 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
     wait_for_bucket(&admin);
     assert_eq!(received(&admin), sent);
     let next = place.take_over(&config);
-    let (_, mut stdout, _) = agent.end();
+    let (_, mut stdout, log) = agent.end();
+    assert!(!log.lines().any(|line| line.starts_with("ERROR forged")), "{log}");
     stdout += &next.stop().0;
     assert_eq!(total(&stdout, "c"), sent as f64);
     assert_one_point_per_bucket(&stdout, "c");
@@ -223,12 +242,26 @@ fn stop(pid: &str) {
     until("it ends", || !Path::new("/proc").join(pid).exists());
 }
 
+/// Taking over without a running process is an ordinary start. Its socket is private, whatever the mask of modes.
 #[test]
 fn upgrade_starts_the_program_on_disk_or_reports_why_not() {
+    let (succeeded, said) = support::weir(&["run", "--take-over", "--admin", "off"]);
+    assert!(
+        !succeeded && said.contains("--take-over: state_path is not set"),
+        "{said}"
+    );
     let place = Place::new();
+    let (succeeded, said) = upgrade(&place.state());
+    assert!(!succeeded && said.contains("no weir can be reached"), "{said}");
     let config = place.configuration("bucket_width: LONG\n");
-    let mut agent = place.start(&config);
-    let admin = agent.wait_for("admin on http://");
+    let starter = Starter::by_shell("umask 0 && exec \"$0\" \"$@\"").config(&config);
+    let starter = starter.environment(&[("WEIR_STATE_PATH", &place.state())]);
+    let mut agent = starter.arguments(["--take-over"]).start();
+    agent.wait_for("no weir runs in ");
+    let admin = agent.admin.clone();
+    let socket = place.path("state/hand-over");
+    until("its socket is there", || socket.exists());
+    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
     // The address stays, the port that the kernel chose included.
     let pid = || status(&admin)["pid"].as_u64().unwrap();
     let first = pid();
@@ -272,84 +305,76 @@ fn upgrade_starts_the_program_on_disk_or_reports_why_not() {
     agent.wait_for("state saved for the next process: 1 contexts, 2 samples");
 }
 
-#[test]
-fn taking_over_needs_a_state_path() {
-    let (succeeded, said) = support::weir(&["run", "--take-over", "--admin", "off"]);
-    assert!(
-        !succeeded && said.contains("--take-over: state_path is not set"),
-        "{said}"
-    );
-}
-
-#[test]
-fn an_upgrade_without_a_running_process_is_an_error() {
-    let place = Place::new();
-    let (succeeded, said) = upgrade(&place.state());
-    assert!(!succeeded && said.contains("no weir can be reached"), "{said}");
-}
-
-#[test]
-fn taking_over_without_a_running_process_is_an_ordinary_start() {
-    let place = Place::new();
-    let mut agent = place.begin_to_take_over("bucket_width: LONG\n");
-    agent.wait_for("no weir runs in ");
-    agent.stop();
-}
-
-/// The next process delivers payloads that waited in memory for a backend, and sums continue.
+/// The next process delivers payloads that waited in memory or on disk for a dead backend, once.
 #[test]
 fn queues_and_sums_continue() {
     let place = Place::new();
-    let backend = Refusing::new();
-    let address = backend.address;
-    let more = format!(
-        "bucket_width: 1s\noutputs:\n  prometheus: {{enabled: true}}\n  graphite: {{enabled: true, address: \"tcp://{address}\", counters: [count], confirm: false, delivery: {{backoff_max: 1s}}}}\n"
-    );
-    let config = place.configuration(&more);
+    let backends = [Refusing::new(), Refusing::new()];
+    let config = place.configuration(&format!(
+        "bucket_width: 1s\noutputs:\n  prometheus: {{}}\n  graphite: {{address: 'tcp://{}', counters: [count], confirm: false, delivery: {{backoff_max: 80ms}}}}\n  \
+         kept: {{type: graphite, address: 'tcp://{}', counters: [count], confirm: false, delivery: {{disk_path: {}, backoff_max: 80ms}}}}\n",
+        backends[0].address,
+        backends[1].address,
+        place.path("queue").display()
+    ));
     let mut agent = place.start(&config);
-    let admin = agent.wait_for("admin on http://");
-    let waiting = |admin: &str| {
-        let found = status(admin);
-        let outputs = found["outputs"].as_array().unwrap().clone();
-        let graphite = outputs
-            .into_iter()
-            .find(|output| output["type"] == "graphite")
-            .unwrap();
-        graphite["points"]["pending"].as_u64().unwrap()
-    };
-    agent.send("c:3|c");
-    until("it waits", || waiting(&admin) > 0);
-    let mut next = place.take_over(&config);
-    agent.end();
-    let admin = next.wait_for("admin on http://");
-    assert!(waiting(&admin) > 0);
-    assert!(get(&admin, "/metrics").1.contains("\nc_total 3"));
-    next.send("c:4|c");
-    until("the sum continues", || {
-        get(&admin, "/metrics").1.contains("\nc_total 7")
-    });
-    let backend = backend.listen();
-    let (line, lines) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        for stream in backend.incoming().map_while(Result::ok) {
-            let line = line.clone();
-            std::thread::spawn(move || {
-                let lines = BufReader::new(stream).lines().map_while(Result::ok);
-                lines.for_each(|text| drop(line.send(text)));
-            });
-        }
-    });
-    let mut sum = 0.0;
-    while sum < 7.0 {
-        let text = lines.recv_timeout(support::PATIENCE).unwrap();
-        if text.starts_with('c') {
-            sum += text.split(' ').nth(1).unwrap().parse::<f64>().unwrap();
-        }
+    let mut sum = 0;
+    for (number, value) in (0..).zip([1, 2, 4]) {
+        sum += value;
+        agent.send(format!("c:{value}|c"));
+        until("it waits in memory and on disk", || {
+            let kept = agent.output("kept");
+            let notes = kept["notes"].to_string();
+            assert!(
+                notes.contains("tcp://") && !notes.contains("disk queue fails"),
+                "{kept}"
+            );
+            assert!(!notes.contains("in memory only"), "{kept}");
+            let mut pending = ["graphite", "kept"]
+                .iter()
+                .map(|output| agent.points(output).pending);
+            pending.all(|pending| pending > number) && kept["disk_bytes"].as_u64() > Some(0)
+        });
+        until("the sum continues", || {
+            get(&agent.admin, "/metrics")
+                .1
+                .contains(&format!("\nc_total {sum}"))
+        });
+        let next = place.take_over(&config);
+        agent.end();
+        agent = next;
     }
-    until("everything is delivered", || waiting(&admin) == 0);
-    let (_, log) = next.stop();
+    let received = backends.map(|backend| {
+        let (backend, (line, lines)) = (backend.listen(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            for stream in backend.incoming().map_while(Result::ok) {
+                let line = line.clone();
+                std::thread::spawn(move || {
+                    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+                    lines.for_each(|text| drop(line.send(text)));
+                });
+            }
+        });
+        lines
+    });
+    until("everything is delivered", || {
+        let mut pending = ["graphite", "kept"]
+            .iter()
+            .map(|output| agent.points(output).pending);
+        pending.all(|pending| pending == 0)
+    });
+    let (_, log) = agent.stop();
     assert!(!log.contains("lost"), "{log}");
-    assert_eq!(sum, 7.0);
+    for lines in received {
+        let mut sum = 0.0;
+        while sum < 7.0 {
+            let text = lines.recv_timeout(support::PATIENCE).unwrap();
+            if text.starts_with('c') {
+                sum += text.split(' ').nth(1).unwrap().parse::<f64>().unwrap();
+            }
+        }
+        assert_eq!(sum, 7.0);
+    }
 }
 
 /// It scrapes one address all the time, whichever process answers there.
@@ -387,27 +412,4 @@ fn a_real_prometheus_sees_neither_reset_nor_jump() {
     prometheus.expect("resets(c_total[1h])", &[("", 0.0)]);
     prometheus.expect("resets(weir_samples_received_total[1h]) > 0", &[]);
     agent.stop();
-}
-
-/// The frame that a connection was in the middle of, and a listener that the next one has no more.
-#[test]
-fn a_frame_that_has_begun_ends_in_the_next_process() {
-    let place = Place::new();
-    let config = place.configuration("bucket_width: LONG\n");
-    let mut agent = place.start(&config);
-    let admin = agent.wait_for("admin on http://");
-    let mut stream = UnixStream::connect(place.path("stream")).unwrap();
-    let frame = framed();
-    stream.write_all(&frame[..9]).unwrap();
-    until("its beginning is there", || {
-        status(&admin)["listeners"]
-            .to_string()
-            .contains("\"partial_bytes\":9")
-    });
-    let mut next = place.take_over(&config);
-    agent.end();
-    let admin = next.wait_for("admin on http://");
-    stream.write_all(&frame[9..]).unwrap();
-    until("it is counted", || received(&admin) == 10);
-    next.stop();
 }

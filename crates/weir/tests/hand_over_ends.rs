@@ -63,7 +63,12 @@ impl Locked {
 }
 
 #[test]
-fn a_process_that_takes_over_waits_until_the_directory_is_unlocked() {
+fn a_process_that_takes_over_waits_ten_seconds_for_the_lock_or_the_other_ones_socket() {
+    let forgotten = Place::new();
+    let _locked = Locked::directory_of(&forgotten);
+    let begun = Instant::now();
+    let in_vain = forgotten.ask_to_take_over(&forgotten.configuration(CONFIG));
+
     let place = Place::new();
     let locked = Locked::directory_of(&place);
     let mut agent = place.ask_to_take_over(&place.configuration(CONFIG));
@@ -73,10 +78,7 @@ fn a_process_that_takes_over_waits_until_the_directory_is_unlocked() {
     agent.wait_for("no weir runs in ");
     agent.listens();
     agent.stop();
-}
 
-#[test]
-fn a_process_that_takes_over_waits_until_the_other_one_listens() {
     let place = Place::new();
     let locked = Locked::directory_of(&place);
     let agent = place.ask_to_take_over(&place.configuration(CONFIG));
@@ -88,15 +90,8 @@ fn a_process_that_takes_over_waits_until_the_other_one_listens() {
     let (ended, _, log) = agent.end();
     assert_eq!(ended.code(), Some(1), "{log}");
     assert!(log.contains("the running process: it is\\nnoon"), "{log}");
-}
 
-#[test]
-fn a_process_that_takes_over_waits_ten_seconds() {
-    let place = Place::new();
-    let _locked = Locked::directory_of(&place);
-    let begun = Instant::now();
-    let agent = place.ask_to_take_over(&place.configuration(CONFIG));
-    let (ended, _, log) = agent.end();
+    let (ended, _, log) = in_vain.end();
     assert_eq!(ended.code(), Some(1), "{log}");
     assert!(log.contains("another weir uses it"), "{log}");
     assert!(begun.elapsed() >= Duration::from_secs(10));
@@ -104,10 +99,24 @@ fn a_process_that_takes_over_waits_ten_seconds() {
 
 /// The socket passes to the next process with the lock: a process that connects to it is served by one or the other.
 #[test]
-fn processes_that_ask_during_a_hand_over_are_served_in_turn() {
+fn processes_that_ask_are_served_in_turn_and_one_that_is_stopped_meanwhile_changes_nothing() {
     let place = Place::new();
-    let (agent, _) = with_samples(&place);
+    let (mut agent, admin) = with_samples(&place);
     let config = place.configuration(CONFIG);
+    let between = Between::processes(&place.state());
+    let next = place.ask_to_take_over(&config);
+    let mut link = between.accept();
+    link.pass_until(BEGIN);
+    let log = stop_in_time(next);
+    assert!(
+        log.contains("SIGTERM: this process ends before it took over"),
+        "{log}"
+    );
+    drop(link);
+    agent.wait_for("hand-over failed; this process continues");
+    agent.send("c:1|c");
+    until("it receives", || received(&admin) == SAMPLES + 1);
+
     let mut first = Peer::connect(&place.state());
     first.hello(PROTOCOL, 1);
     first.until(SOCKETS_END);
@@ -131,7 +140,7 @@ fn processes_that_ask_during_a_hand_over_are_served_in_turn() {
     last.serves();
     let state = &last.status()["state"];
     assert_eq!(state["hand_over"]["completed"], 2, "{state}");
-    assert_eq!(state["samples_open"], SAMPLES, "{state}");
+    assert_eq!(state["samples_open"], SAMPLES + 1, "{state}");
     last.stop();
 }
 
@@ -172,29 +181,8 @@ fn starts_as_after_a_kill(tag: u8) {
     assert!(log.contains("starting with its saved state"), "{tag}: {log}");
 }
 
-#[test]
-fn a_process_killed_before_it_has_sent_its_sockets_is_replaced() {
-    for tag in [HELLO, GREETING, SOCKETS, ADMIN, SOCKETS_END] {
-        starts_as_after_a_kill(tag);
-    }
-}
-
-#[test]
-fn a_process_killed_before_it_has_sent_its_state_is_replaced() {
-    for tag in [BEGIN, AGAIN, STATE] {
-        starts_as_after_a_kill(tag);
-    }
-}
-
-#[test]
-fn a_process_killed_before_the_new_one_may_start_is_replaced() {
-    for tag in [END, COMMIT, GO] {
-        starts_as_after_a_kill(tag);
-    }
-}
-
-#[test]
-fn a_process_killed_when_the_new_one_starts_loses_nothing() {
+/// The new process runs already.
+fn loses_nothing_once_the_new_one_starts() {
     let place = Place::new();
     let (next, admin) = killed_at(&place, RUNNING);
     let state = status(&admin)["state"].clone();
@@ -202,6 +190,21 @@ fn a_process_killed_when_the_new_one_starts_loses_nothing() {
     assert_eq!(state["hand_over"]["completed"], 1, "{state}");
     until("all are counted", || received(&admin) == SAMPLES + 1);
     next.stop();
+}
+
+#[test]
+fn a_process_that_is_killed_at_any_step_of_a_hand_over_is_replaced() {
+    let steps: [&[u8]; 3] = [
+        &[HELLO, GREETING, SOCKETS, ADMIN, SOCKETS_END],
+        &[BEGIN, AGAIN, STATE],
+        &[END, COMMIT, GO],
+    ];
+    std::thread::scope(|scope| {
+        for tags in steps {
+            scope.spawn(move || tags.iter().for_each(|tag| starts_as_after_a_kill(*tag)));
+        }
+        loses_nothing_once_the_new_one_starts();
+    });
 }
 
 /// As documented: the grace period and a second.
@@ -221,22 +224,29 @@ fn stop_in_time(agent: Agent) -> String {
     log
 }
 
+/// One that was told to start may read the sockets: it is not waited for.
 #[test]
-fn a_stop_refuses_the_hand_over_in_progress() {
-    let steps: [&dyn Fn(&mut Peer); 3] = [
+fn a_stop_refuses_the_hand_over_in_progress_and_waits_for_no_new_process() {
+    let to_the_end = |new: &mut Peer| {
+        new.until(SOCKETS_END);
+        new.say(BEGIN, "");
+        new.until(END);
+    };
+    let steps: [&dyn Fn(&mut Peer); 4] = [
         &|new| drop(new.until(SOCKETS_END)),
         // The head of a message, in part.
         &|new| {
             new.until(SOCKETS_END);
             new.say_some(BEGIN);
         },
+        &to_the_end,
         &|new| {
-            new.until(SOCKETS_END);
-            new.say(BEGIN, "");
-            new.until(END);
+            to_the_end(new);
+            new.say(COMMIT, "");
+            new.until(GO);
         },
     ];
-    for step in steps {
+    for (number, step) in steps.iter().enumerate() {
         let place = Place::new();
         let agent = place.start(&with_grace(&place));
         agent.send("c:1|c");
@@ -244,6 +254,11 @@ fn a_stop_refuses_the_hand_over_in_progress() {
         new.hello(PROTOCOL, 1);
         step(&mut new);
         let log = stop_in_time(agent);
+        if number == 3 {
+            let said = "does not confirm that it runs; this one ends anyway";
+            assert!(log.contains(said) && !log.contains("state saved"), "{log}");
+            continue;
+        }
         assert_eq!(new.until(REFUSED), "this process is stopping");
         assert!(
             log.contains("hand-over failed: this process is stopping"),
@@ -251,26 +266,6 @@ fn a_stop_refuses_the_hand_over_in_progress() {
         );
         assert_eq!(support::place::saved(&log), 1, "{log}");
     }
-}
-
-/// It may read the sockets.
-#[test]
-fn a_stop_does_not_wait_for_a_process_that_was_told_to_start() {
-    let place = Place::new();
-    let agent = place.start(&with_grace(&place));
-    let mut new = Peer::connect(&place.state());
-    new.hello(PROTOCOL, 1);
-    new.until(SOCKETS_END);
-    new.say(BEGIN, "");
-    new.until(END);
-    new.say(COMMIT, "");
-    new.until(GO);
-    let log = stop_in_time(agent);
-    assert!(
-        log.contains("does not confirm that it runs; this one ends anyway"),
-        "{log}"
-    );
-    assert!(!log.contains("state saved"), "{log}");
 }
 
 /// The refusal waits for a process that was suspended meanwhile.
@@ -294,50 +289,4 @@ fn a_suspended_process_learns_that_the_running_one_has_stopped() {
     let (ended, _, log) = next.end();
     assert_eq!(ended.code(), Some(1), "{log}");
     assert!(log.contains("this process is stopping"), "{log}");
-}
-
-#[test]
-fn a_new_process_stops_while_it_waits_for_the_running_one() {
-    let place = Place::new();
-    let (mut agent, admin) = with_samples(&place);
-    let between = Between::processes(&place.state());
-    let next = place.ask_to_take_over(&place.configuration(CONFIG));
-    let mut link = between.accept();
-    link.pass_until(BEGIN);
-    let log = stop_in_time(next);
-    assert!(
-        log.contains("SIGTERM: this process ends before it took over"),
-        "{log}"
-    );
-    drop(link);
-    agent.wait_for("hand-over failed; this process continues");
-    agent.send("c:1|c");
-    until("it receives", || received(&admin) == SAMPLES + 1);
-    agent.stop();
-}
-
-/// Text of a peer is one line of visible characters.
-#[test]
-fn a_version_cannot_forge_lines_of_the_log() {
-    let place = Place::new();
-    let mut agent = place.start(&place.configuration(CONFIG));
-    let hello = |version: &str, asks: &str| {
-        let mut new = Peer::connect(&place.state());
-        new.say(
-            HELLO,
-            &format!("{{\"weir\": \"{version}\", \"protocol\": 0, \"state\": 1, \"asks\": \"{asks}\"}}"),
-        );
-        new
-    };
-    let reason = hello("9\\nERROR forged\\u202e", "take_over").until(REFUSED);
-    assert!(
-        reason.starts_with("weir 9\\nERROR forged\\u{202e} speaks"),
-        "{reason}"
-    );
-    agent.wait_for("hand-over: weir 9\\nERROR forged\\u{202e} (process ");
-    agent.wait_for("hand-over failed; this process continues: weir 9\\nERROR forged");
-    hello("9", "x\\nERROR forged");
-    agent.wait_for("hand-over: a connection failed: ");
-    let (_, log) = agent.stop();
-    assert!(!log.lines().any(|line| line.starts_with("ERROR forged")), "{log}");
 }

@@ -131,20 +131,14 @@ fn what_is_sent_between_two_processes_is_received() {
 /// In the gate: [`what_is_sent_between_two_processes_is_received`].
 #[test]
 #[ignore = "nightly: restarts in rounds under load"]
-fn with_a_descriptor_store_a_restart_loses_nothing() {
-    restarts_lose_nothing(false);
+fn with_a_descriptor_store_restarts_lose_nothing_with_state_and_without() {
+    [false, true].into_iter().for_each(restarts_lose_nothing);
 }
 
-/// In the gate: [`what_is_sent_between_two_processes_is_received`].
+/// The manager must not keep a socket whose listener is no longer configured. One that keeps nothing gets no descriptors, and sockets end with
+/// the process.
 #[test]
-#[ignore = "nightly: restarts in rounds under load"]
-fn with_a_descriptor_store_and_state_a_restart_loses_nothing() {
-    restarts_lose_nothing(true);
-}
-
-/// A listener that is no longer configured: the manager must not keep its socket.
-#[test]
-fn sockets_without_a_listener_are_closed_and_forgotten() {
+fn sockets_that_no_listener_or_no_manager_keeps_are_closed() {
     let mut manager = Manager::new();
     let directory = manager.path().to_owned();
     manager.start(&configuration(&directory), &[]).stop();
@@ -156,11 +150,7 @@ fn sockets_without_a_listener_are_closed_and_forgotten() {
         manager.kept() == 2
     });
     agent.stop();
-}
 
-/// A manager that keeps nothing gets no descriptors, and sockets end with the process.
-#[test]
-fn without_a_store_socket_files_are_removed_with_the_process() {
     let mut manager = Manager::new();
     let directory = manager.path().to_owned();
     manager
@@ -176,7 +166,7 @@ fn without_a_store_socket_files_are_removed_with_the_process() {
 }
 
 #[test]
-fn invalid_descriptors_are_an_error_that_names_them() {
+fn descriptors_that_are_invalid_or_do_not_suit_their_name_are_an_error_that_names_them() {
     let weir = |environment: &str| {
         let script =
             format!("export LISTEN_PID=$$ {environment}; exec \"$0\" run --admin off --udp 127.0.0.1:0");
@@ -196,6 +186,29 @@ fn invalid_descriptors_are_an_error_that_names_them() {
     let said = weir("LISTEN_FDS=1");
     assert!(
         said.contains("descriptor 3, which LISTEN_FDS says was passed"),
+        "{said}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("datagrams");
+    let mut command = Command::new("systemd-socket-activate");
+    command.args(["--datagram", "--fdname=udp", "--listen", path.to_str().unwrap()]);
+    command.args([
+        env!("CARGO_BIN_EXE_weir"),
+        "run",
+        "--admin",
+        "off",
+        "--udp",
+        "127.0.0.1:0",
+    ]);
+    let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let socket = UnixDatagram::unbound().unwrap();
+    once_there(|| socket.connect(&path));
+    socket.send(b"c:1|c").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(
+        said.contains("the service manager passed unixgram://") && said.contains("under the name udp"),
         "{said}"
     );
 }
@@ -234,7 +247,7 @@ fn once_there<T>(mut connect: impl FnMut() -> std::io::Result<T>) -> T {
 }
 
 #[test]
-fn sockets_of_a_unit_are_found_by_name_and_by_address() {
+fn sockets_of_a_unit_are_used_found_by_name_and_by_address() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("datagrams");
     let config = format!("uds: {}\n", path.display());
@@ -259,11 +272,8 @@ fn sockets_of_a_unit_are_found_by_name_and_by_address() {
     received(&mut agent, 2);
     agent.stop();
     assert!(path.exists(), "the file is the unit's");
-}
 
-#[test]
-fn listening_sockets_of_a_unit_are_used() {
-    let directory = tempfile::tempdir().unwrap();
+    // Listening sockets.
     let path = directory.path().join("stream");
     let config = format!("uds_stream: {}\ntcp: 127.0.0.1:0\n", path.display());
     let address = free_address();
@@ -279,31 +289,4 @@ fn listening_sockets_of_a_unit_are_used() {
     });
     received(&mut agent, 20);
     agent.stop();
-}
-
-#[test]
-fn a_name_that_does_not_suit_its_socket_is_an_error() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("datagrams");
-    let mut command = Command::new("systemd-socket-activate");
-    command.args(["--datagram", "--fdname=udp", "--listen", path.to_str().unwrap()]);
-    command.args([
-        env!("CARGO_BIN_EXE_weir"),
-        "run",
-        "--admin",
-        "off",
-        "--udp",
-        "127.0.0.1:0",
-    ]);
-    let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let socket = UnixDatagram::unbound().unwrap();
-    once_there(|| socket.connect(&path));
-    socket.send(b"c:1|c").unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success());
-    assert!(
-        said.contains("the service manager passed unixgram://") && said.contains("under the name udp"),
-        "{said}"
-    );
 }

@@ -18,6 +18,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use serde_json::Value;
 use support::{Agent, Starter, get, status, until, weir};
 
+use crate::dead_outputs::new_names_beside_dead_outputs;
+
 /// Mebibytes.
 const BUDGETS: [u64; 2] = [64, 256];
 
@@ -239,49 +241,41 @@ const LONG: &str = "bucket_width: 5s\ncontext_expiry: 1h\n";
 const SHORT: &str = "bucket_width: 1s\ncounter_expiry: 0s\n";
 
 /// In the gate: `weir-ingest` memory::histograms_are_folded_early_and_keep_their_totals, known_histograms_that_grow_are_squeezed.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn samples_of_histograms() {
-    for budget in BUDGETS {
-        let mut rig = Rig::start(budget, LONG);
-        // 16 KiB for each series if all samples were kept, and there are as many series as fill the budget twice.
-        let series = rig.times(2, 16 * 1024);
-        rig.until("contexts", "histograms_folded", |rig, _| {
-            for pack in 0..20 {
-                let values: String = (0..100).map(|value| format!(":{}", pack * 100 + value)).collect();
-                for at in 0..series {
-                    rig.line(format_args!(
-                        "flood{values}|h|#id:{at},env:production,region:somewhere"
-                    ));
-                }
-                rig.hot();
+fn samples_of_histograms(budget: u64) {
+    let mut rig = Rig::start(budget, LONG);
+    // 16 KiB for each series if all samples were kept, and there are as many series as fill the budget twice.
+    let series = rig.times(2, 16 * 1024);
+    rig.until("contexts", "histograms_folded", |rig, _| {
+        for pack in 0..20 {
+            let values: String = (0..100).map(|value| format!(":{}", pack * 100 + value)).collect();
+            for at in 0..series {
+                rig.line(format_args!(
+                    "flood{values}|h|#id:{at},env:production,region:somewhere"
+                ));
             }
-        });
-        rig.check("samples of histograms", "contexts", &["histograms_folded"]);
-    }
+            rig.hot();
+        }
+    });
+    rig.check("samples of histograms", "contexts", &["histograms_folded"]);
 }
 
 /// In the gate: `weir-ingest` memory::sets_become_estimates_early, known_sets_that_grow_are_squeezed.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn members_of_sets() {
-    for budget in BUDGETS {
-        let mut rig = Rig::start(budget, LONG);
-        let series = rig.times(1, 64 * 1024);
-        rig.until("contexts", "sets_estimated", |rig, round| {
-            for member in 1000 * round..1000 * (round + 1) {
-                for at in 0..series {
-                    rig.line(format_args!(
-                        "flood:member-{member}-of-a-common-length|s|#id:{at}"
-                    ));
-                }
-                if member % 100 == 0 {
-                    rig.hot();
-                }
+fn members_of_sets(budget: u64) {
+    let mut rig = Rig::start(budget, LONG);
+    let series = rig.times(1, 64 * 1024);
+    rig.until("contexts", "sets_estimated", |rig, round| {
+        for member in 1000 * round..1000 * (round + 1) {
+            for at in 0..series {
+                rig.line(format_args!(
+                    "flood:member-{member}-of-a-common-length|s|#id:{at}"
+                ));
             }
-        });
-        rig.check("members of sets", "contexts", &["sets_estimated"]);
-    }
+            if member % 100 == 0 {
+                rig.hot();
+            }
+        }
+    });
+    rig.check("members of sets", "contexts", &["sets_estimated"]);
 }
 
 /// Values far from each other: every sample is a bin of its own.
@@ -290,65 +284,53 @@ fn far(number: u64) -> String {
 }
 
 /// In the gate: `weir-ingest` memory::sketches_reduce_the_memory_for_contexts, known_sketches_that_grow_are_squeezed.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn bins_of_sketches() {
-    for budget in BUDGETS {
-        let mut rig = Rig::start(budget, LONG);
-        // First the series, each with one sample: there is room for them. Then all grow at once.
-        let series = rig.times(1, 16 * 1024);
-        for at in 0..series {
-            rig.line(format_args!("flood:1|d|#id:{at}"));
-        }
-        rig.hot();
-        rig.until("contexts", "bodies_squeezed", |rig, _| {
-            for round in 0..10 {
-                let values: String = (0..100)
-                    .map(|value| format!(":{}", far(round * 100 + value)))
-                    .collect();
-                for at in 0..series {
-                    rig.line(format_args!("flood{values}|d|#id:{at}"));
-                }
-                rig.hot();
-            }
-        });
-        rig.check("bins of sketches", "contexts", &["bodies_squeezed"]);
+fn bins_of_sketches(budget: u64) {
+    let mut rig = Rig::start(budget, LONG);
+    // First the series, each with one sample: there is room for them. Then all grow at once.
+    let series = rig.times(1, 16 * 1024);
+    for at in 0..series {
+        rig.line(format_args!("flood:1|d|#id:{at}"));
     }
+    rig.hot();
+    rig.until("contexts", "bodies_squeezed", |rig, _| {
+        for round in 0..10 {
+            let values: String = (0..100)
+                .map(|value| format!(":{}", far(round * 100 + value)))
+                .collect();
+            for at in 0..series {
+                rig.line(format_args!("flood{values}|d|#id:{at}"));
+            }
+            rig.hot();
+        }
+    });
+    rig.check("bins of sketches", "contexts", &["bodies_squeezed"]);
 }
 
 /// In the gate: `weir-ingest` memory::contexts_and_aliases_share_the_rest; limits::a_flood_is_limited_to_its_share_and_named.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn contexts() {
-    for budget in BUDGETS {
-        let mut rig = Rig::start(budget, &format!("{LONG}counter_expiry: 0s\n"));
-        rig.until("contexts", "samples_overflowed", |rig, round| {
-            for at in 50_000 * round..50_000 * (round + 1) {
-                rig.line(format_args!(
-                    "flood:1|c|#id:{at},env:production,region:somewhere,service:checkout,version:1.2.3"
-                ));
-            }
-        });
-        rig.check("contexts", "contexts", &["samples_overflowed"]);
-    }
+fn contexts(budget: u64) {
+    let mut rig = Rig::start(budget, &format!("{LONG}counter_expiry: 0s\n"));
+    rig.until("contexts", "samples_overflowed", |rig, round| {
+        for at in 50_000 * round..50_000 * (round + 1) {
+            rig.line(format_args!(
+                "flood:1|c|#id:{at},env:production,region:somewhere,service:checkout,version:1.2.3"
+            ));
+        }
+    });
+    rig.check("contexts", "contexts", &["samples_overflowed"]);
 }
 
 /// In the gate: `weir-ingest` memory::contexts_and_aliases_share_the_rest; flush_memory::an_alias_too_many_is_evicted_and_counted.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn aliases() {
-    for budget in BUDGETS {
-        let mut rig = Rig::start(budget, LONG);
-        rig.until("contexts", "aliases_evicted", |rig, round| {
-            for form in 20_000 * round..20_000 * (round + 1) {
-                // Few contexts, each message with its tags in another order; twice, as an alias is kept on the second sight.
-                let line = permuted(form);
-                rig.line(format_args!("{line}"));
-                rig.line(format_args!("{line}"));
-            }
-        });
-        rig.check("aliases", "contexts", &["aliases_evicted"]);
-    }
+fn aliases(budget: u64) {
+    let mut rig = Rig::start(budget, LONG);
+    rig.until("contexts", "aliases_evicted", |rig, round| {
+        for form in 20_000 * round..20_000 * (round + 1) {
+            // Few contexts, each message with its tags in another order; twice, as an alias is kept on the second sight.
+            let line = permuted(form);
+            rig.line(format_args!("{line}"));
+            rig.line(format_args!("{line}"));
+        }
+    });
+    rig.check("aliases", "contexts", &["aliases_evicted"]);
 }
 
 /// A message in the form of this number.
@@ -363,39 +345,33 @@ pub fn permuted(form: u64) -> String {
 }
 
 /// In the gate: `weir-listener` streams::the_largest_partial_frame_is_dropped_when_the_budget_is_used_up.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn frames_that_do_not_end() {
-    for budget in BUDGETS {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("stream.socket");
-        let mut rig = Rig::start(budget, &format!("{SHORT}uds_stream: [{}]\n", path.display()));
-        // A frame of 60,000 bytes of which one is missing.
-        let mut frame = 60_000u32.to_le_bytes().to_vec();
-        frame.resize(60_003, b'x');
-        let mut open = Vec::new();
-        for _ in 0..rig.times(1, 8 * 60_000) {
-            let mut stream = UnixStream::connect(&path).unwrap();
-            // It may be closed for what it holds.
-            let _ = stream.write_all(&frame);
-            open.push(stream);
-            rig.hot();
-        }
-        until("connections were closed for their frames", || {
-            rig.events("partial_frames", "connections_closed") > 0
-        });
-        rig.check(
-            "frames that do not end",
-            "partial_frames",
-            &["connections_closed"],
-        );
+fn frames_that_do_not_end(budget: u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("stream.socket");
+    let mut rig = Rig::start(budget, &format!("{SHORT}uds_stream: [{}]\n", path.display()));
+    // A frame of 60,000 bytes of which one is missing.
+    let mut frame = 60_000u32.to_le_bytes().to_vec();
+    frame.resize(60_003, b'x');
+    let mut open = Vec::new();
+    for _ in 0..rig.times(1, 8 * 60_000) {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        // It may be closed for what it holds.
+        let _ = stream.write_all(&frame);
+        open.push(stream);
+        rig.hot();
     }
+    until("connections were closed for their frames", || {
+        rig.events("partial_frames", "connections_closed") > 0
+    });
+    rig.check(
+        "frames that do not end",
+        "partial_frames",
+        &["connections_closed"],
+    );
 }
 
 /// In the gate: access::encrypted_connections_beyond_their_share_are_closed_and_counted.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn encrypted_connections() {
+fn encrypted_connections(budget: u64) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     let pem = params.self_signed(&key).unwrap().pem();
@@ -418,25 +394,23 @@ fn encrypted_connections() {
             .with_root_certificates(roots)
             .with_no_client_auth(),
     );
-    for budget in BUDGETS {
-        let config = format!(
-            "{SHORT}tcp: ['127.0.0.1:0']\ntcp_framing: newline\ntcp_tls_certificate: {}\ntcp_tls_key: {}\n",
-            certificate.display(),
-            private.display()
-        );
-        let mut rig = Rig::start(budget, &config);
-        let rest = rig.agent.wait_for("listening on tcp://");
-        let address = rest.split(',').next().unwrap().to_owned();
-        let mut open = Vec::new();
-        for _ in 0..rig.times(1, 512 * 1024) {
-            open.extend(half_a_record(&address, &client));
-            rig.hot();
-        }
-        until("connections were refused", || {
-            rig.events("tls_sessions", "connections_refused") > 0
-        });
-        rig.check("encrypted connections", "tls_sessions", &["connections_refused"]);
+    let config = format!(
+        "{SHORT}tcp: ['127.0.0.1:0']\ntcp_framing: newline\ntcp_tls_certificate: {}\ntcp_tls_key: {}\n",
+        certificate.display(),
+        private.display()
+    );
+    let mut rig = Rig::start(budget, &config);
+    let rest = rig.agent.wait_for("listening on tcp://");
+    let address = rest.split(',').next().unwrap().to_owned();
+    let mut open = Vec::new();
+    for _ in 0..rig.times(1, 512 * 1024) {
+        open.extend(half_a_record(&address, &client));
+        rig.hot();
     }
+    until("connections were refused", || {
+        rig.events("tls_sessions", "connections_refused") > 0
+    });
+    rig.check("encrypted connections", "tls_sessions", &["connections_refused"]);
 }
 
 /// A connection of which the agent holds a record that it cannot decrypt yet. `None`: there was no place for it.
@@ -476,20 +450,16 @@ fn pass_on(rig: &mut Rig, number: u64) {
 }
 
 /// In the gate: `weir-output` delivery::queue::without_disk_the_oldest_is_dropped_and_counted.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn the_queue_of_a_dead_output() {
-    for budget in BUDGETS {
-        // It takes connections and no bytes.
-        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = deaf.local_addr().unwrap();
-        let config = format!(
-            "{SHORT}outputs:\n  prometheus: {{}}\n  otlp: {{url: 'http://{address}/v1/metrics', compression: none}}\n  second: {{type: otlp, url: 'http://{address}/second', compression: none}}\n"
-        );
-        let mut rig = Rig::start(budget, &config);
-        rig.until("queues", "queue_full", |rig, _| pass_on(rig, 500));
-        rig.check("the queue of a dead output", "queues", &["queue_full"]);
-    }
+fn the_queue_of_a_dead_output(budget: u64) {
+    // It takes connections and no bytes.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = deaf.local_addr().unwrap();
+    let config = format!(
+        "{SHORT}outputs:\n  prometheus: {{}}\n  otlp: {{url: 'http://{address}/v1/metrics', compression: none}}\n  second: {{type: otlp, url: 'http://{address}/second', compression: none}}\n"
+    );
+    let mut rig = Rig::start(budget, &config);
+    rig.until("queues", "queue_full", |rig, _| pass_on(rig, 500));
+    rig.check("the queue of a dead output", "queues", &["queue_full"]);
 }
 
 /// An output that queues nothing does not keep its part from one whose receiver is down; the part that is full is shown as full.
@@ -515,127 +485,87 @@ fn a_dead_output_beside_one_that_delivers_uses_the_share() {
     std::fs::remove_dir_all(rig.path).unwrap();
 }
 
-/// Batches wait for encoders, and payloads for receivers that never answer, while every name is new.
-/// In the gate: `weir-output-tests` inbox, `weir-ingest-tests` workers::delivered_batches_are_not_in_transit.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn new_names_beside_two_dead_outputs() {
-    for budget in BUDGETS {
-        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = deaf.local_addr().unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let config = format!(
-            "bucket_width: 5s\ngrace_period: 1s\nstate_path: {state}\noutputs:\n  prometheus: {{}}\n  file: {{path: {points}}}\n  \
-             influx: {{url: 'http://{address}/write', delivery: {{timeout: 5s}}}}\n  \
-             datadog: {{api_key: 0123456789abcdef0123456789abcdef, url: 'http://{address}', delivery: {{timeout: 5s}}}}\n",
-            state = directory.path().join("state").display(),
-            points = directory.path().join("points").display(),
-        );
-        let mut rig = Rig::start(budget, &config);
-        rig.until("contexts", "samples_overflowed", |rig, round| {
-            for at in 10_000 * round..10_000 * (round + 1) {
-                rig.line(format_args!("flood.name.{at}:1|c"));
-            }
-        });
-        rig.check(
-            "new names beside two dead outputs",
-            "contexts",
-            &["samples_overflowed"],
-        );
-    }
-}
-
 /// In the gate: `weir-output` prometheus::a_full_budget_refuses_new_series_and_keeps_the_others_exact,
 /// memory_is_accounted_to_the_byte_and_released.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn cumulative_series() {
-    for budget in BUDGETS {
-        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = deaf.local_addr().unwrap();
-        // They are forgotten by the aggregation at once and by the sums never.
-        let config = format!(
-            "{SHORT}context_expiry: 1s\noutputs:\n  prometheus: {{}}\n  remote_write: {{url: 'http://{address}/api/v1/write'}}\n"
-        );
-        let mut rig = Rig::start(budget, &config);
-        rig.until("cumulative", "points_refused", |rig, round| {
-            for at in 5000 * round..5000 * (round + 1) {
-                rig.line(format_args!("flood:1|c|#id:{at},env:production,region:somewhere"));
-            }
-        });
-        rig.check("series that stay", "cumulative", &["points_refused"]);
-    }
+fn cumulative_series(budget: u64) {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = deaf.local_addr().unwrap();
+    // They are forgotten by the aggregation at once and by the sums never.
+    let config = format!(
+        "{SHORT}context_expiry: 1s\noutputs:\n  prometheus: {{}}\n  remote_write: {{url: 'http://{address}/api/v1/write'}}\n"
+    );
+    let mut rig = Rig::start(budget, &config);
+    rig.until("cumulative", "points_refused", |rig, round| {
+        for at in 5000 * round..5000 * (round + 1) {
+            rig.line(format_args!("flood:1|c|#id:{at},env:production,region:somewhere"));
+        }
+    });
+    rig.check("series that stay", "cumulative", &["points_refused"]);
 }
 
 /// The open bucket goes to another process in pieces: neither process needs memory for a copy of it.
 /// In the gate: `weir-ingest` resumed::another_process_changes_nothing; hand_over::queues_and_sums_continue.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
-fn the_open_bucket_in_transit_to_another_process() {
-    for budget in BUDGETS {
-        let state = tempfile::tempdir().unwrap();
-        let config = format!("bucket_width: LONG\nstate_path: {}\n", state.path().display());
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("dsd.socket");
-        let config = configured(budget, &socket, &config);
-        let mut agent = Agent::start(&config, &[]);
-        let admin = agent.wait_for("admin on http://");
-        let of = |id, name| kilobytes(id, name).unwrap();
-        // Pages of the program at the start, most of which it gives back then.
-        let program = of(agent.id(), "VmHWM") - of(agent.id(), "RssAnon");
-        // A quarter of what contexts and their state have: nothing is folded or squeezed.
-        let contexts = share(&status(&admin), "contexts")["bytes"].as_u64().unwrap();
-        let series = contexts / 4 / (9 * 200);
-        let sender = UnixDatagram::unbound().unwrap();
-        sender.connect(&socket).unwrap();
-        for pack in 0..2 {
-            let values: String = (0..100).map(|value| format!(":{}", pack * 100 + value)).collect();
-            for at in 0..series {
-                let line = format!("flood{values}|h|#id:{at},env:production,region:somewhere");
-                sender.send(line.as_bytes()).unwrap();
-            }
+fn the_open_bucket_in_transit_to_another_process(budget: u64) {
+    let state = tempfile::tempdir().unwrap();
+    let config = format!("bucket_width: LONG\nstate_path: {}\n", state.path().display());
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("dsd.socket");
+    let config = configured(budget, &socket, &config);
+    let mut agent = Agent::start(&config, &[]);
+    let admin = agent.wait_for("admin on http://");
+    let of = |id, name| kilobytes(id, name).unwrap();
+    // Pages of the program at the start, most of which it gives back then.
+    let program = of(agent.id(), "VmHWM") - of(agent.id(), "RssAnon");
+    // A quarter of what contexts and their state have: nothing is folded or squeezed.
+    let contexts = share(&status(&admin), "contexts")["bytes"].as_u64().unwrap();
+    let series = contexts / 4 / (9 * 200);
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.connect(&socket).unwrap();
+    for pack in 0..2 {
+        let values: String = (0..100).map(|value| format!(":{}", pack * 100 + value)).collect();
+        for at in 0..series {
+            let line = format!("flood{values}|h|#id:{at},env:production,region:somewhere");
+            sender.send(line.as_bytes()).unwrap();
         }
-        let samples = |admin: &str| status(admin)["total"]["samples"]["received"].as_u64().unwrap();
-        until("everything is received", || samples(&admin) == 200 * series);
-        let before = of(agent.id(), "VmHWM");
-        let mut next = Starter::from(&config)
-            .arguments(["--take-over"])
-            .before_it_serves()
-            .start();
-        let mut most = before;
-        while let Some(now) = kilobytes(agent.id(), "VmHWM") {
-            most = now;
-        }
-        next.wait_for("hand-over: took over from weir ");
-        let admin = next.wait_for("admin on http://");
-        until("the next process has everything", || {
-            samples(&admin) == 200 * series
-        });
-        let (settled, most_of_next) = (of(next.id(), "RssAnon") + program, of(next.id(), "VmHWM"));
-        println!(
-            "{budget} MiB, {series} series: {before} KiB, {most} KiB at most while handing over; then {settled} KiB, {most_of_next} KiB at most"
-        );
-        // Pieces, the books, what a moment needs. The bucket is a quarter of the budget's larger part.
-        let margin = (budget / 16 + 4) * 1024;
-        assert!(most <= before + margin, "{before} KiB, then {most} KiB");
-        assert!(
-            most_of_next <= settled + margin,
-            "{settled} KiB, before that {most_of_next} KiB"
-        );
-        assert!(most.max(most_of_next) <= most_resident(budget));
-        let (_, page) = weir(&["status", "--admin", &admin]);
-        assert!(page.contains("\n  open_bucket "), "{page}");
-        assert!(page.contains("The books balance"), "{page}");
-        drop(agent);
-        next.stop();
     }
+    let samples = |admin: &str| status(admin)["total"]["samples"]["received"].as_u64().unwrap();
+    until("everything is received", || samples(&admin) == 200 * series);
+    let before = of(agent.id(), "VmHWM");
+    let mut next = Starter::from(&config)
+        .arguments(["--take-over"])
+        .before_it_serves()
+        .start();
+    let mut most = before;
+    while let Some(now) = kilobytes(agent.id(), "VmHWM") {
+        most = now;
+    }
+    next.wait_for("hand-over: took over from weir ");
+    let admin = next.wait_for("admin on http://");
+    until("the next process has everything", || {
+        samples(&admin) == 200 * series
+    });
+    let (settled, most_of_next) = (of(next.id(), "RssAnon") + program, of(next.id(), "VmHWM"));
+    println!(
+        "{budget} MiB, {series} series: {before} KiB, {most} KiB at most while handing over; then {settled} KiB, {most_of_next} KiB at most"
+    );
+    // Pieces, the books, what a moment needs. The bucket is a quarter of the budget's larger part.
+    let margin = (budget / 16 + 4) * 1024;
+    assert!(most <= before + margin, "{before} KiB, then {most} KiB");
+    assert!(
+        most_of_next <= settled + margin,
+        "{settled} KiB, before that {most_of_next} KiB"
+    );
+    assert!(most.max(most_of_next) <= most_resident(budget));
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    assert!(page.contains("\n  open_bucket "), "{page}");
+    assert!(page.contains("The books balance"), "{page}");
+    drop(agent);
+    next.stop();
 }
 
 /// One output is nearly full when a reload brings another: what is held stays, the new one gets what is left, and together they keep
 /// within the share.
 /// In the gate: `weir` budget::division_is_fair_and_reduces_no_claim; delivery::reload.
-#[test]
-#[ignore = "nightly: resident memory of a debug build"]
 fn a_reload_divides_again_and_loses_nothing() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = deaf.local_addr().unwrap();
@@ -665,4 +595,37 @@ fn a_reload_divides_again_and_loses_nothing() {
     rig.until("queues", "queue_full", |rig, _| pass_on(rig, 300));
     assert!(part(&rig) < 1.2, "{}", part(&rig));
     rig.check("a reload", "queues", &["queue_full"]);
+}
+
+/// Each of them says which test of the gate protects the same.
+fn grow(growths: &[fn(u64)]) {
+    for grow in growths {
+        BUDGETS.into_iter().for_each(grow);
+    }
+}
+
+#[test]
+#[ignore = "nightly: resident memory of a debug build"]
+fn what_senders_make_grow_stays_within_the_memory() {
+    grow(&[
+        samples_of_histograms,
+        members_of_sets,
+        bins_of_sketches,
+        contexts,
+        aliases,
+        frames_that_do_not_end,
+        encrypted_connections,
+    ]);
+}
+
+#[test]
+#[ignore = "nightly: resident memory of a debug build"]
+fn what_outputs_and_a_hand_over_make_grow_stays_within_the_memory() {
+    grow(&[
+        the_queue_of_a_dead_output,
+        new_names_beside_dead_outputs,
+        cumulative_series,
+        the_open_bucket_in_transit_to_another_process,
+    ]);
+    a_reload_divides_again_and_loses_nothing();
 }

@@ -399,25 +399,16 @@ fn gostatsd() -> Option<PathBuf> {
     found
 }
 
-/// In the gate: migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts; carbon::, which writes to a real carbon.
+/// With tags, without them, and with the old names.
+/// In the gate: migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts; carbon::, which writes to a real carbon;
+/// graphite::counters_can_have_statsds_old_names of weir-output.
 #[test]
 #[ignore = "nightly: needs a gostatsd"]
 fn gostatsd_and_weir_store_the_same_and_can_take_each_others_place() {
     beside_gostatsd("tags", ("bare.", "`unnamed=word`"), 70);
-}
-
-/// In the gate: migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts; carbon::, which writes to a real carbon.
-#[test]
-#[ignore = "nightly: needs a gostatsd"]
-fn gostatsd_without_tags_and_weir_store_the_same() {
-    beside_gostatsd("basic", ("page.views", "all but one get a suffix"), 70);
-}
-
-/// In the gate: graphite::counters_can_have_statsds_old_names of weir-output, and the converter's own tests.
-#[test]
-#[ignore = "nightly: needs a gostatsd"]
-fn gostatsd_with_the_old_names_and_weir_store_the_same() {
-    beside_gostatsd("legacy", ("page.views", "all but one get a suffix"), 70);
+    for mode in ["basic", "legacy"] {
+        beside_gostatsd(mode, ("page.views", "all but one get a suffix"), 70);
+    }
 }
 
 /// Named differences are those of all modes and one more.

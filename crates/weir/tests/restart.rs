@@ -102,7 +102,6 @@ fn counters_of_a_scrape_and_of_the_books_continue() {
     third.agent.stop();
 }
 
-/// A kill lost samples without a trace; then the whole bucket, and all sums.
 /// The checkpoint of the only worker.
 fn checkpoint(place: &Place) -> Option<PathBuf> {
     let names = std::fs::read_dir(place.path()).ok()?.flatten();
@@ -113,8 +112,9 @@ fn checkpoint(place: &Place) -> Option<PathBuf> {
     })
 }
 
+/// A start that fails must not cost the state, whatever it fails for.
 #[test]
-fn a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it() {
+fn a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it_and_refused_starts_lose_none() {
     let place = Place::new();
     let running = place.start(LONG);
     running.send("c:1:2:3|c|#a:b\ng:5|g\nh:1:2|h\nd:3:4|d\ns:x|s\nt:7|ms");
@@ -144,7 +144,24 @@ fn a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it() {
     assert_eq!(number("kills"), 1);
     let lost = format!("weir_saved_state_lost_samples_total {}", number("samples_lost"));
     assert!(next.scrape().contains(&lost));
+    let said = refused("127.0.0.1:0", &place.path());
+    assert!(said.contains("another weir uses it"), "{said}");
     next.agent.stop();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    refused(&taken.local_addr().unwrap().to_string(), &place.path());
+    let set_mode = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(place.path(), mode).unwrap();
+    };
+    if place.path().metadata().unwrap().uid() == 0 {
+        set_mode(0o777);
+        let said = refused("127.0.0.1:0", &place.path());
+        assert!(
+            said.contains("mode 0777") && said.contains("chmod go-w"),
+            "{said}"
+        );
+        set_mode(0o755);
+    }
     // A kill is reported once, and a clean end is not reported.
     let last = place.start(LONG);
     assert_eq!(last.status()["state"]["kills"], 1);
@@ -166,53 +183,12 @@ fn a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it() {
     assert!(tallies.is_empty(), "{tallies:?}");
 }
 
-/// A start that fails must not cost the state, whatever it fails for.
-#[test]
-fn starts_that_are_refused_leave_the_state_for_the_next() {
-    let place = Place::new();
-    let running = place.start(LONG);
-    running.send("c:1|c");
-    let said = refused("127.0.0.1:0", &place.path());
-    assert!(said.contains("another weir uses it"), "{said}");
-    running.agent.stop();
-    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    refused(&taken.local_addr().unwrap().to_string(), &place.path());
-    let set_mode = |mode| {
-        let mode = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(place.path(), mode).unwrap();
-    };
-    if place.path().metadata().unwrap().uid() == 0 {
-        set_mode(0o777);
-        let said = refused("127.0.0.1:0", &place.path());
-        assert!(
-            said.contains("mode 0777") && said.contains("chmod go-w"),
-            "{said}"
-        );
-        set_mode(0o755);
-    }
-    let next = place.start(LONG);
-    assert_eq!(next.status()["state"]["samples_restored"], 1);
-    next.agent.stop();
-}
-
 /// A start that is not to succeed, with this UDP address and this directory.
 fn refused(udp: &str, directory: &Path) -> String {
     let path = directory.to_str().unwrap();
     let (ok, said) = weir(&["run", "--udp", udp, "--admin", "off", "--state-path", path]);
     assert!(!ok, "{said}");
     said
-}
-
-/// The mode was set by path, after the file was there.
-#[test]
-fn the_socket_for_hand_overs_is_private() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("state");
-    let config = format!("workers: 1\nstate_path: {}\n", path.display());
-    let agent = Agent::start_after("umask 0", &config);
-    until("it listens", || path.join("hand-over").exists());
-    assert_eq!(path.join("hand-over").metadata().unwrap().mode() & 0o7777, 0o600);
-    agent.stop();
 }
 
 /// The file was opened, which needs no room, and then the state found none: the bucket was lost with outputs that were up.

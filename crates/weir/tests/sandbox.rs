@@ -45,13 +45,25 @@ fn lines_of(path: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
+/// A core dump would have keys.
 #[test]
-fn every_thread_has_dropped_its_rights_and_the_status_shows_it() {
-    let mut agent = Agent::start("bucket_width: 1s\nworkers: 2\noutputs:\n  stdout: {}\n", &[]);
-    let admin = agent.wait_for("admin on http://");
+fn every_thread_has_dropped_its_rights_and_a_crash_leaves_no_core_dump_unless_the_sandbox_is_off() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    // As large as this user may have them.
+    let before = format!("cd '{}' && ulimit -c $(ulimit -H -c)", directory.path().display());
+    let limit = |agent: &Agent| {
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id())).unwrap();
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max core file size"));
+        line.unwrap().split_whitespace().next().unwrap().to_owned()
+    };
+    let config = "bucket_width: 1s\nworkers: 2\noutputs:\n  stdout: {}\n";
+    let agent = Agent::start_after(&before, config);
     agent.send("a:1|c");
-    until("a flush", || status(&admin)["flush"]["count"].as_u64() > Some(0));
-    let sandbox = status(&admin)["sandbox"].clone();
+    until("a flush", || agent.status()["flush"]["count"].as_u64() > Some(0));
+    let sandbox = agent.status()["sandbox"].clone();
     println!("{sandbox:#}");
     assert_eq!(
         sandbox["missing"],
@@ -66,53 +78,23 @@ fn every_thread_has_dropped_its_rights_and_the_status_shows_it() {
     if is_root() {
         assert_eq!(of_threads(&agent, "CapBnd:"), ["0000000000000000"]);
     }
-    assert_eq!(sandbox["enabled"], true);
-    assert_eq!(sandbox["no_new_privileges"], true);
-    assert_eq!(sandbox["no_core_dumps"], true);
+    for shown in [
+        "enabled",
+        "no_new_privileges",
+        "no_core_dumps",
+        "files_restricted",
+    ] {
+        assert_eq!(sandbox[shown], true, "{shown}");
+    }
     assert_eq!(sandbox["capabilities"], serde_json::json!([]));
-    assert_eq!(sandbox["files_restricted"], true);
     assert!(sandbox["system_calls_refused"].as_u64() > Some(40));
-    let (_, page) = weir(&["status", "--admin", &admin]);
+    let (_, page) = weir(&["status", "--admin", &agent.admin]);
     for part in [
         "sandbox: no new privileges; no capabilities; files read in ",
         "system calls refused",
     ] {
         assert!(page.contains(part), "{page}");
     }
-    agent.stop();
-}
-
-#[test]
-fn off_drops_no_rights() {
-    let mut agent = Agent::start("sandbox: 'off'\noutputs:\n  stdout: {}\n", &[]);
-    agent.wait_for("sandbox: off: this process keeps all its rights");
-    let admin = agent.wait_for("admin on http://");
-    assert_eq!(of_threads(&agent, "NoNewPrivs:"), ["0"]);
-    assert_eq!(of_threads(&agent, "Seccomp:"), ["0"]);
-    if is_root() {
-        assert_ne!(of_threads(&agent, "CapEff:"), ["0000000000000000"]);
-    }
-    assert_eq!(status(&admin)["sandbox"]["enabled"], false);
-    let (_, page) = weir(&["status", "--admin", &admin]);
-    assert!(page.contains("\nsandbox: off\n"), "{page}");
-    agent.stop();
-}
-
-/// It would have keys.
-#[test]
-fn a_crash_leaves_no_core_dump() {
-    use std::os::unix::process::ExitStatusExt as _;
-    let directory = tempfile::tempdir().unwrap();
-    // As large as this user may have them.
-    let before = format!("cd '{}' && ulimit -c $(ulimit -H -c)", directory.path().display());
-    let limit = |agent: &Agent| {
-        let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id())).unwrap();
-        let line = limits
-            .lines()
-            .find_map(|line| line.strip_prefix("Max core file size"));
-        line.unwrap().split_whitespace().next().unwrap().to_owned()
-    };
-    let agent = Agent::start_after(&before, "outputs: {stdout: {}}\n");
     assert_eq!(limit(&agent), "1");
     agent.signal("-ABRT");
     let (ended, _, log) = agent.end();
@@ -120,7 +102,16 @@ fn a_crash_leaves_no_core_dump() {
     assert!(!ended.core_dumped(), "{log}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 
-    let agent = Agent::start_after(&before, "sandbox: 'off'\noutputs: {stdout: {}}\n");
+    let mut agent = Agent::start_after(&before, "sandbox: 'off'\noutputs:\n  stdout: {}\n");
+    agent.wait_for("sandbox: off: this process keeps all its rights");
+    assert_eq!(of_threads(&agent, "NoNewPrivs:"), ["0"]);
+    assert_eq!(of_threads(&agent, "Seccomp:"), ["0"]);
+    if is_root() {
+        assert_ne!(of_threads(&agent, "CapEff:"), ["0000000000000000"]);
+    }
+    assert_eq!(agent.status()["sandbox"]["enabled"], false);
+    let (_, page) = weir(&["status", "--admin", &agent.admin]);
+    assert!(page.contains("\nsandbox: off\n"), "{page}");
     assert_ne!(limit(&agent), "1");
     agent.stop();
 }
@@ -132,11 +123,8 @@ fn fetch(admin: &str, path: &str) -> String {
     String::from_utf8_lossy(&body).into_owned()
 }
 
-#[test]
-fn profiles_can_be_taken_and_name_functions() {
-    // No output to standard output: beside other work it has too many series to deliver before the end.
-    let mut agent = Agent::start("workers: 1\n", &[]);
-    let admin = agent.wait_for("admin on http://");
+/// Takes profiles, which name functions.
+fn take_profiles(agent: &Agent) {
     // Something to be seen: new contexts as long as profiles are taken.
     let done = std::sync::atomic::AtomicBool::new(false);
     let address = agent.address().to_owned();
@@ -154,11 +142,10 @@ fn profiles_can_be_taken_and_name_functions() {
         });
         for path in ["/debug/pprof/profile?seconds=1", "/debug/pprof/heap"] {
             // Names come from the binary itself, which is read for it.
-            until(path, || fetch(&admin, path).contains("weir_ingest::"));
+            until(path, || fetch(&agent.admin, path).contains("weir_ingest::"));
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    agent.stop();
 }
 
 /// A certificate for TLS, written to this directory.
@@ -179,7 +166,7 @@ fn write_certificate(directory: &Path, subject: &str) {
 }
 
 #[test]
-fn a_reload_reads_files_named_at_the_start_and_reports_why_others_are_unreadable() {
+fn profiles_and_a_reload_read_the_files_named_at_the_start_and_others_are_refused_with_the_reason() {
     let (known, unknown) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write_certificate(known.path(), "first");
     write_certificate(unknown.path(), "elsewhere");
@@ -189,8 +176,10 @@ fn a_reload_reads_files_named_at_the_start_and_reports_why_others_are_unreadable
             "workers: 1\ntcp: ['127.0.0.1:0']\ntcp_tls_certificate: {at}/server.pem\ntcp_tls_key: {at}/server.key\n"
         )
     };
+    // No output to standard output: beside other work it has too many series to deliver before the end.
     let mut agent = Agent::start(&config(known.path()), &[]);
-    let admin = agent.wait_for("admin on http://");
+    take_profiles(&agent);
+    let admin = agent.admin.clone();
     write_certificate(known.path(), "second");
     let (code, answer) = post_reload(&admin);
     assert_eq!(code, 200, "{answer}");
@@ -296,9 +285,9 @@ fn files_in(directory: &Path) -> usize {
 }
 
 #[test]
-fn capabilities_that_something_configured_needs_are_kept_and_named() {
+fn root_keeps_and_names_the_capabilities_that_something_needs_and_another_user_has_none() {
     if !is_root() {
-        println!("not root: there is nothing to keep");
+        println!("not root: there is nothing to keep, and every test here is run by an unprivileged user");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -334,14 +323,7 @@ fn capabilities_that_something_configured_needs_are_kept_and_named() {
         !lines_of(&theirs.join("m.jsonl")).is_empty()
     });
     agent.stop();
-}
 
-#[test]
-fn an_unprivileged_user_gets_the_same() {
-    if !is_root() {
-        println!("not root: every test here is run by an unprivileged user");
-        return;
-    }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     chown(at, Some(NOBODY), Some(NOBODY)).unwrap();

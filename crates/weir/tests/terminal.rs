@@ -17,23 +17,17 @@ fn admin(terminal: &mut Terminal) -> String {
 }
 
 #[test]
-fn closing_the_terminal_ends_the_agent_and_sighup_reloads() {
+fn closing_the_terminal_ends_the_agent_unless_nohup_keeps_it_and_sighup_reloads() {
     let mut terminal = Terminal::weir(&ARGUMENTS, &[], 40, 200);
     admin(&mut terminal);
     signal(terminal.id(), "-HUP");
     terminal.until_shown("reload: nothing has changed");
     terminal.close();
     assert!(terminal.end().success(), "what was sent is delivered");
-}
 
-/// The shell takes the signal first and passes it on to what runs in it.
-#[test]
-fn closing_the_terminal_of_a_shell_ends_the_agent_in_it() {
-    let script = format!(
-        "set -m; {} {} & echo agent $!; wait",
-        env!("CARGO_BIN_EXE_weir"),
-        ARGUMENTS.join(" ")
-    );
+    // A shell takes the signal first and passes it on to what runs in it.
+    let (program, arguments) = (env!("CARGO_BIN_EXE_weir"), ARGUMENTS.join(" "));
+    let script = format!("set -m; {program} {arguments} & echo agent $!; wait");
     let mut terminal = Terminal::run("/bin/bash", &["-ic", &script], &[], 40, 200);
     admin(&mut terminal);
     let written = terminal.written();
@@ -41,22 +35,15 @@ fn closing_the_terminal_of_a_shell_ends_the_agent_in_it() {
     let id = rest.split_whitespace().next().unwrap().to_owned();
     terminal.close();
     let process = format!("/proc/{id}");
-    support::until("the agent ends", || !std::path::Path::new(&process).exists());
-}
+    until("the agent ends", || !std::path::Path::new(&process).exists());
 
-#[test]
-fn nohup_lets_the_agent_outlive_its_terminal() {
     // The effect of nohup, without its file.
-    let script = format!(
-        "trap '' HUP; exec {} {}",
-        env!("CARGO_BIN_EXE_weir"),
-        ARGUMENTS.join(" ")
-    );
+    let script = format!("trap '' HUP; exec {program} {arguments}");
     let mut terminal = Terminal::run("/bin/sh", &["-c", &script], &[], 40, 200);
     let admin = admin(&mut terminal);
     terminal.close();
     signal(terminal.id(), "-HUP");
-    support::until("the reload", || {
+    until("the reload", || {
         // The terminal's own signal may be one of two.
         json(&admin, "/api/v1/status")["reload"]["successful"].as_u64() >= Some(1)
     });
@@ -178,17 +165,7 @@ fn top_shows_losses_lists_and_a_chart_and_restores_the_terminal() {
 }
 
 #[test]
-fn a_signal_restores_the_terminal() {
-    let (_agent, admin) = agent("127.0.0.1:0");
-    let mut top = top(&admin);
-    top.until_shown("up ");
-    signal(top.id(), "-TERM");
-    assert!(top.end().success());
-    assert!(!top.screen().alternate_screen() && !top.screen().hide_cursor());
-}
-
-#[test]
-fn an_unreachable_agent_is_reported_and_top_continues_when_it_returns() {
+fn top_continues_when_an_unreachable_agent_returns_and_a_signal_restores_the_terminal() {
     let (first, admin) = agent(&free_address());
     let mut top = top(&admin);
     top.until_shown("up ");
@@ -199,16 +176,23 @@ fn an_unreachable_agent_is_reported_and_top_continues_when_it_returns() {
     top.until("it resumes", |screen| {
         !screen.contents().contains("does not answer")
     });
-    top.keys("q");
+    signal(top.id(), "-TERM");
     assert!(top.end().success());
+    assert!(!top.screen().alternate_screen() && !top.screen().hide_cursor());
 }
 
 #[test]
-fn graph_draws_a_metric_as_braille_or_prints_it() {
+fn graph_and_status_have_colours_on_a_terminal_and_print_plain_text_elsewhere() {
     let (agent, admin) = agent("127.0.0.1:0");
     send_some(&agent);
+    agent.send("this is no metric");
     until_held(&admin, 3);
-    let graph = |arguments: &[&str]| weir(&[&["graph", "--admin", &admin], arguments].concat());
+    graph_draws_a_metric_as_braille_or_prints_it(&admin);
+    status_and_top_have_colours_unless_they_are_switched_off(&admin);
+}
+
+fn graph_draws_a_metric_as_braille_or_prints_it(admin: &str) {
+    let graph = |arguments: &[&str]| weir(&[&["graph", "--admin", admin], arguments].concat());
 
     let (good, text) = graph(&["page.views", "--by", "user", "--fn", "sum", "--last", "15m"]);
     assert!(good, "{text}");
@@ -289,7 +273,7 @@ fn graph_draws_a_metric_as_braille_or_prints_it() {
         );
     }
 
-    let mut terminal = Terminal::weir(&["graph", "--admin", &admin, "page.views"], &[], 40, 60);
+    let mut terminal = Terminal::weir(&["graph", "--admin", admin, "page.views"], &[], 40, 60);
     assert!(terminal.end().success());
     assert!(
         terminal.written().contains("\x1b[36m"),
@@ -302,16 +286,13 @@ fn graph_draws_a_metric_as_braille_or_prints_it() {
     );
 }
 
-#[test]
-fn status_has_colours_on_a_terminal_unless_they_are_switched_off() {
-    let (agent, admin) = agent("127.0.0.1:0");
-    agent.send("this is no metric");
+fn status_and_top_have_colours_unless_they_are_switched_off(admin: &str) {
     until("the loss is counted", || {
-        json(&admin, "/api/v1/status")["total"]["messages"]["received"] == 1
-            && get(&admin, "/api/v1/contexts").0 == 200
+        json(admin, "/api/v1/status")["total"]["messages"]["rejected"]["no_separator"] == 1
+            && get(admin, "/api/v1/contexts").0 == 200
     });
     let shown = |environment: &[(&str, &str)]| {
-        let mut terminal = Terminal::weir(&["status", "--admin", &admin], environment, 90, 160);
+        let mut terminal = Terminal::weir(&["status", "--admin", admin], environment, 90, 160);
         assert!(terminal.end().success());
         terminal.written()
     };
@@ -324,15 +305,15 @@ fn status_has_colours_on_a_terminal_unless_they_are_switched_off() {
         "{coloured}"
     );
     assert!(!shown(&[("NO_COLOR", "1")]).contains('\x1b'));
-    let (good, piped) = weir(&["status", "--admin", &admin]);
+    let (good, piped) = weir(&["status", "--admin", admin]);
     assert!(
         good && piped.contains("LOST, REFUSED") && !piped.contains('\x1b'),
         "{piped}"
     );
     // A table, as ever, where nobody sits before a terminal.
-    let (good, table) = weir(&["top", "--admin", &admin]);
+    let (good, table) = weir(&["top", "--admin", admin]);
     assert!(good && table.contains("contexts of"), "{table}");
-    let mut once = Terminal::weir(&["top", "--once", "--admin", &admin], &[], 40, 100);
+    let mut once = Terminal::weir(&["top", "--once", "--admin", admin], &[], 40, 100);
     assert!(once.end().success());
     assert!(once.written().contains("contexts of") && !once.screen().alternate_screen());
 }

@@ -4,7 +4,7 @@
 mod secret_program;
 
 use rcgen::{CertificateParams, KeyPair};
-use weir_config::Flag;
+use weir_config::{Flag, Role};
 use weir_system::config::{self, Inputs};
 
 use self::secret_program::{PROGRAM, SecretProgram, answer};
@@ -365,4 +365,112 @@ fn the_rights_of_the_program_are_those_that_the_datadog_agent_wants() {
         );
         assert!(!good && text.contains(expected), "{script}: {text}");
     }
+}
+
+#[test]
+fn configurations_of_a_merge_are_shown_or_refused_with_their_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("merge.yaml");
+    let check = |text: &str, flags: Vec<Flag>| {
+        std::fs::write(&path, text).unwrap();
+        let inputs = Inputs {
+            file: Some(path.clone()),
+            role: Role::Merge,
+            flags,
+            ..Inputs::default()
+        };
+        checked(inputs, &[])
+    };
+    let grace = Flag {
+        shown: "--grace".to_owned(),
+        key: "grace".to_owned(),
+        values: vec!["30s".to_owned()],
+    };
+    let text =
+        "log: {directory: /var/lib/weir/fleet}\nmemory: 1GiB\noutputs: {file: {path: /tmp/points.json}}\n";
+    let (is_valid, page) = check(text, vec![grace]);
+    assert!(is_valid, "{page}");
+    for part in [
+        "directory: /var/lib/weir/fleet",
+        "grace: 30s",
+        "flag --grace",
+        "max_skew: 10m",
+        "admin: 127.0.0.1:8128",
+        "path: /tmp/points.json",
+        "open_buckets",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    for part in ["udp", "mapper_profiles", "contexts_max"] {
+        assert!(!page.contains(part), "{part} is nothing for a merge: {page}");
+    }
+    for (text, expected) in [
+        ("memory: 1GiB\n", "log.directory: is missing, and so is `brokers`"),
+        (
+            "log: {directory: /a}\nudp: 127.0.0.1:8125\n",
+            "merge.yaml:2: udp: is a setting of agents (`weir run`)",
+        ),
+        (
+            "log: {directory: /a}\ngrace: 1500ms\n",
+            "merge.yaml:2: grace: must be whole seconds",
+        ),
+        ("log: {directory: /a}\ngrase: 10s\n", "did you mean \"grace\""),
+        ("log: {directory: /a, brocers: [a]}\n", "did you mean \"brokers\""),
+        (
+            "log: {brokers: ['a:9092'], properties: {isolation.level: read_uncommitted}}\nstate_path: /a\n",
+            "properties.isolation.level: cannot be set here",
+        ),
+        (
+            "log: {brokers: ['a:9092'], sasl: {mechanism: oauthbearer}}\nstate_path: /a\n",
+            "sasl.token_file: is missing",
+        ),
+        (
+            "log: {directory: /a}\noutputs:\n  relay: {targets: ['udp://127.0.0.1:9']}\n",
+            "a relay forwards messages",
+        ),
+    ] {
+        let (is_valid, message) = check(text, Vec::new());
+        assert!(!is_valid && message.contains(expected), "{text}: {message}");
+    }
+}
+
+#[test]
+fn allowed_origins_need_a_sender_and_a_source_of_its_tags() {
+    are_refused(&[
+        (
+            "uds: [/tmp/x.sock]\nallowed_origins: ['a:b']",
+            &["weir.yaml:2", "allowed_origins", "origin_detection: true"],
+        ),
+        (
+            "origin_detection: true\nallowed_origins: [host]",
+            &[
+                "weir.yaml:2",
+                "allowed_origins[0]",
+                "no_container",
+                "kube_namespace:prod",
+            ],
+        ),
+    ]);
+    let (sockets, list) = ("uds: [/tmp/x.sock]\norigin_detection: true\n", "allowed_origins:");
+    for (text, parts) in [
+        (
+            format!("origin_detection: true\n{list} ['container_id:ab*']"),
+            &[
+                "note: line 2: allowed_origins",
+                "uds and uds_stream are empty",
+                "allowed_networks",
+            ][..],
+        ),
+        (
+            format!("{sockets}origin_docker: []\norigin_containerd: []\n{list} ['image_name:web']"),
+            &["note: line 5: allowed_origins", "no source of tags is enabled"],
+        ),
+    ] {
+        let page = accepted(&text);
+        for part in parts {
+            assert!(page.contains(part), "{part:?} is not in {page}");
+        }
+    }
+    let page = accepted(&format!("{sockets}{list} ['container_id:ab*', no_container]"));
+    assert!(!page.contains("note"), "{page}");
 }

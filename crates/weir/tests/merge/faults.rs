@@ -518,6 +518,8 @@ fn receivers_have_what_was_sent_but_for_what_an_agent_names_as_lost() {
             .any(|row| row["output"] == "datadog" && row["waits"] == true)
     };
     let sender = fleet.the_one("a merge waits for the dead output", waits);
+    let page = fleet.merges[sender].as_ref().unwrap().page();
+    assert!(page.contains("waits for the output"), "{page}");
     fleet.step(4, false);
     fleet.kill_merge(sender);
 

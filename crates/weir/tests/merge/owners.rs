@@ -10,7 +10,7 @@ use crate::support::senders::number;
 use crate::support::{Agent, until};
 
 /// The process that has the log is killed, then the one that has the outputs, and so on. `WEIR_TEST_KILLS`: how often.
-/// In the gate: merge::cases::a_waiting_process_takes_over_from_a_killed_one.
+/// In the gate: merge::faults::receivers_have_what_was_sent_but_for_what_an_agent_names_as_lost.
 #[test]
 #[ignore = "nightly: kills in real time"]
 fn owners_that_are_killed_in_turn_count_each_sample_once() {

@@ -131,69 +131,58 @@ pub fn id(test: u8) -> String {
     format!("{test:02x}{:062x}", std::process::id())
 }
 
+/// Over datagrams and streams, by their inode, in the name of another, and after their group was removed.
 #[test]
-fn two_containers_that_send_the_same_bytes_are_distinguished() {
-    let (one, two) = (id(1), id(2));
-    let (Some(first), Some(second)) = (Group::new(&format!("docker-{one}.scope")), Group::new(&two)) else {
+fn processes_of_two_containers_that_send_the_same_bytes_are_distinguished() {
+    let [one, two, three] = [1, 2, 3].map(id);
+    let names = [&format!("docker-{one}.scope"), &two, &three];
+    let [Some(first), Some(second), Some(third)] = names.map(|name| Group::new(name)) else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let file = tags_file(
         directory.path(),
         &format!(
-            r#"{{"containers": {{"{one}": {{"low": ["c:one"], "high": ["h:one"]}}, "{two}": {{"low": ["c:two"]}}}}}}"#
+            r#"{{"containers": {{"{one}": {{"low": ["c:one"], "high": ["h:one"]}}, "{two}": {{"low": ["c:two"]}}, "{three}": {{"low": ["c:three"]}}}}}}"#
         ),
     );
-    let agent = Agent::start(&["--origin-detection", "--origin-file", file.to_str().unwrap()]);
-    agent.wait_for_source("file", "entities", 2);
-    for (number, group) in [&first, &second, &first].into_iter().enumerate() {
-        let mut sender = group.sender(&agent, "a:1|c|#k:v");
-        wait_for_look_ups(&agent, number as u64 + 1);
+    let stream = directory.path().join("stream.sock");
+    let agent = Agent::start(&[
+        "--origin-detection",
+        "--origin-client",
+        "--origin-file",
+        file.to_str().unwrap(),
+        "--uds-stream",
+        stream.to_str().unwrap(),
+    ]);
+    agent.wait_for_source("file", "entities", 3);
+    let mut looked_up = 0;
+    let mut known = |sender: Child| {
+        looked_up += 1;
+        wait_for_look_ups(&agent, looked_up);
+        sender
+    };
+    for group in [&first, &second, &first] {
+        let mut sender = known(group.sender(&agent, "a:1|c|#k:v"));
         once_more(&mut sender);
         end(sender);
     }
     agent.send("a:1|c|#k:v");
-    let points = agent.points();
-    let values: Vec<String> = points
-        .iter()
-        .map(|(name, tags, value)| format!("{name} {} {:.0}", tags.join(","), value * long_bucket()))
-        .collect();
-    assert_eq!(values, ["a c:one,k:v 4", "a c:two,k:v 2", "a k:v 1"]);
-}
+    // On a stream the connecting process counts.
+    for group in [&first, &second] {
+        let mut sender = known(group.stream_sender(&stream, "s:1|c|#k:v"));
+        once_more(&mut sender);
+        end(sender);
+    }
+    // This process is in neither, and its connection is one of its own.
+    let mut own = std::os::unix::net::UnixStream::connect(&stream).unwrap();
+    own.write_all(b"\x0a\0\0\0s:1|c|#k:v").unwrap();
+    drop(own);
+    agent.send(&format!("inode:1|c|c:in-{}", first.inode()));
+    agent.send("none:1|c|c:in-18446744073709551615\nnone:1|c|c:in-x");
 
-#[test]
-fn a_container_is_found_by_the_inode_of_its_control_group() {
-    let container = id(3);
-    let Some(group) = Group::new(&container) else {
-        return;
-    };
-    let directory = tempfile::tempdir().unwrap();
-    let file = tags_file(
-        directory.path(),
-        &format!(r#"{{"containers": {{"{container}": {{"low": ["c:three"]}}}}}}"#),
-    );
-    let agent = Agent::start(&["--origin-client", "--origin-file", file.to_str().unwrap()]);
-    agent.wait_for_source("file", "entities", 1);
-    agent.send(&format!("a:1|c|c:in-{}", group.inode()));
-    agent.send("b:1|c|c:in-18446744073709551615\nb:1|c|c:in-x");
-    assert_eq!(texts(&agent.points()), ["a c:three", "b "]);
-}
-
-#[test]
-fn only_a_privileged_process_can_name_another_as_the_sender() {
-    let container = id(9);
-    let Some(group) = Group::new(&container) else {
-        return;
-    };
-    let directory = tempfile::tempdir().unwrap();
-    let file = tags_file(
-        directory.path(),
-        &format!(r#"{{"containers": {{"{container}": {{"low": ["c:other"]}}}}}}"#),
-    );
-    let agent = Agent::start(&["--origin-detection", "--origin-file", file.to_str().unwrap()]);
-    agent.wait_for_source("file", "entities", 1);
-    let other = group.sender(&agent, "others:1|c");
-    wait_for_look_ups(&agent, 1);
+    // Only a privileged process can name another as the sender.
+    let other = known(second.sender(&agent, "others:1|c"));
     // The kernel checks what a process attaches: any living process where it may administer the system, else only itself.
     let python = r#"
 import os, socket, struct, sys
@@ -228,70 +217,38 @@ send(b"own:1|c", os.getpid())
         String::from_utf8_lossy(&forger.stderr)
     );
     end(other);
-    assert_eq!(
-        texts(&agent.points()),
-        ["others c:other", "own ", "roots c:other"]
-    );
-}
 
-#[test]
-fn a_process_keeps_its_container_after_its_group_was_removed() {
-    let container = id(4);
-    let Some(group) = Group::new(&container) else {
-        return;
-    };
-    let agent = Agent::start(&["--origin-detection", "--tag-cardinality=high"]);
     // It leaves the group, which is then removed, and sends again. That is noticed within a minute or two, until when it
     // counts as what it was. Nothing is lost by it.
-    let mut sender = group.sender(&agent, "a:1|c");
-    wait_for_look_ups(&agent, 1);
-    group.release(&sender);
-    drop(group);
+    let mut sender = known(third.sender(&agent, "z:1|c"));
+    third.release(&sender);
+    drop(third);
     once_more(&mut sender);
     end(sender);
-    let points = agent.points();
-    let sum: f64 = points.iter().map(|(_, _, value)| value * long_bucket()).sum();
-    assert!((sum - 2.0).abs() < 1e-6, "{points:?}");
-    assert!(
-        texts(&points).contains(&format!("a container_id:{container}")),
-        "{points:?}"
-    );
-}
 
-#[test]
-fn on_a_stream_the_connecting_process_counts() {
-    let (one, two) = (id(5), id(6));
-    let (Some(first), Some(second)) = (Group::new(&format!("docker-{one}.scope")), Group::new(&two)) else {
-        return;
-    };
-    let directory = tempfile::tempdir().unwrap();
-    let file = tags_file(
-        directory.path(),
-        &format!(r#"{{"containers": {{"{one}": {{"low": ["c:one"]}}, "{two}": {{"low": ["c:two"]}}}}}}"#),
-    );
-    let stream = directory.path().join("stream.sock");
-    let agent = Agent::start(&[
-        "--origin-detection",
-        "--origin-file",
-        file.to_str().unwrap(),
-        "--uds-stream",
-        stream.to_str().unwrap(),
-    ]);
-    agent.wait_for_source("file", "entities", 2);
-    for (number, group) in [&first, &second].into_iter().enumerate() {
-        let mut sender = group.stream_sender(&stream, "a:1|c|#k:v");
-        wait_for_look_ups(&agent, number as u64 + 1);
-        once_more(&mut sender);
-        end(sender);
-    }
-    // This process is in neither, and its connection is one of its own.
-    let mut own = std::os::unix::net::UnixStream::connect(&stream).unwrap();
-    own.write_all(b"\x0a\0\0\0a:1|c|#k:v").unwrap();
-    drop(own);
-    let points = agent.points();
+    let mut points = agent.points();
+    let of_third = points.split_off(points.partition_point(|(name, ..)| name != "z"));
+    let sum: f64 = of_third.iter().map(|(_, _, value)| value * long_bucket()).sum();
+    assert!((sum - 2.0).abs() < 1e-6, "{of_third:?}");
+    assert!(texts(&of_third).contains(&"z c:three".to_owned()), "{of_third:?}");
     let values: Vec<String> = points
         .iter()
         .map(|(name, tags, value)| format!("{name} {} {:.0}", tags.join(","), value * long_bucket()))
         .collect();
-    assert_eq!(values, ["a c:one,k:v 2", "a c:two,k:v 2", "a k:v 1"]);
+    assert_eq!(
+        values,
+        [
+            "a c:one,k:v 4",
+            "a c:two,k:v 2",
+            "a k:v 1",
+            "inode c:one 1",
+            "none  2",
+            "others c:two 1",
+            "own  1",
+            "roots c:two 1",
+            "s c:one,k:v 2",
+            "s c:two,k:v 2",
+            "s k:v 1",
+        ]
+    );
 }

@@ -1,4 +1,4 @@
-//! Sources that are dead, slow or wrong: counted, explained, harmless.
+//! Sources that are dead, slow or wrong, and invented ids: counted, explained, harmless.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
@@ -8,77 +8,60 @@ use crate::origin::agent::{Agent, texts, until};
 use crate::support::long_bucket;
 
 #[test]
-fn a_dead_socket_is_named_and_costs_nothing() {
+fn sources_that_are_dead_wrong_or_silent_are_named_and_lose_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let dead = directory.path().join("docker.sock");
-    let mut agent = Agent::start(&[
-        "--origin-detection",
-        "--origin-client",
-        "--origin-docker",
-        dead.to_str().unwrap(),
-    ]);
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let answers: [&[u8]; 3] = [
+        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nxyz",
+        b"\x00\x01\x02 nonsense",
+    ];
+    let mut sockets = vec![at("dead"), at("silent")];
+    for (number, answer) in answers.into_iter().enumerate() {
+        let path = at(&format!("wrong{number}"));
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream.write_all(answer);
+            }
+        });
+        sockets.push(path);
+    }
+    let silent = UnixListener::bind(at("silent")).unwrap();
+    let mut arguments = vec!["--origin-detection", "--origin-client"];
+    arguments.extend(
+        sockets
+            .iter()
+            .flat_map(|socket| ["--origin-docker", socket.as_str()]),
+    );
+    let mut agent = Agent::start(&arguments);
     agent.wait_for("origins: docker at");
-    agent.send("a:1|c|c:ci-whoever");
+    // Takes the connection and says nothing.
+    let (_held, _) = silent.accept().unwrap();
+    let sent = Instant::now();
+    agent.send("slow:1|c|c:ci-slow\nslow:1|c|c:ci-slow");
+    until("it waits or was processed", || {
+        let origin = agent.origin();
+        origin["waited"].as_u64() >= Some(1) && origin["waiting"].as_u64() == Some(0)
+    });
+    println!("went on after {:?}", sent.elapsed());
+    until("all others have failed", || {
+        let origin = agent.origin();
+        let sources = origin["resolver"]["sources"].as_array().unwrap().iter();
+        let others = sources.filter(|source| source["place"] != sockets[1]);
+        others
+            .filter(|source| source["failures"].as_u64() > Some(0))
+            .count()
+            == 4
+    });
     agent.wait_for_source("docker", "failures", 2);
     let page = agent.ask(&["status"]);
     assert!(
         page.contains("failing") && page.contains("No such file"),
         "{page}"
     );
-    assert_eq!(texts(&agent.points()), ["a "]);
-}
 
-#[test]
-fn a_source_that_never_answers_delays_a_message_for_a_second_and_loses_none() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("docker.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    let agent = Agent::start(&["--origin-client", "--origin-docker", path.to_str().unwrap()]);
-    // Takes the connection and says nothing.
-    let (_held, _) = listener.accept().unwrap();
-    let sent = Instant::now();
-    agent.send("a:1|c|c:ci-slow\na:1|c|c:ci-slow");
-    until("it waits or was processed", || {
-        let origin = agent.origin();
-        origin["waited"].as_u64() >= Some(1) && origin["waiting"].as_u64() == Some(0)
-    });
-    println!("went on after {:?}", sent.elapsed());
-    assert_eq!(texts(&agent.points()), ["a "]);
-}
-
-#[test]
-fn a_source_with_invalid_answers_is_named() {
-    let answers: [&[u8]; 3] = [
-        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nxyz",
-        b"\x00\x01\x02 nonsense",
-    ];
-    for answer in answers {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("docker.sock");
-        let listener = UnixListener::bind(&path).unwrap();
-        let server = std::thread::spawn(move || {
-            for _ in 0..2 {
-                let Ok((mut stream, _)) = listener.accept() else {
-                    return;
-                };
-                let _ = stream.read(&mut [0; 4096]);
-                let _ = stream.write_all(answer);
-            }
-        });
-        let agent = Agent::start(&["--origin-client", "--origin-docker", path.to_str().unwrap()]);
-        agent.wait_for_source("docker", "failures", 1);
-        agent.send("a:1|c|c:ci-x");
-        assert_eq!(texts(&agent.points()), ["a "]);
-        drop(std::os::unix::net::UnixStream::connect(&path));
-        drop(std::os::unix::net::UnixStream::connect(&path));
-        server.join().unwrap();
-    }
-}
-
-#[test]
-fn invented_ids_match_no_container() {
-    let agent = Agent::start(&["--origin-client", "--origin-detection"]);
     let long = "x".repeat(5000);
     for made_up in [
         "c:ci-../../../etc/passwd",
@@ -90,14 +73,16 @@ fn invented_ids_match_no_container() {
         "c:ci-\u{0}\u{1}",
         &format!("c:ci-{long}"),
     ] {
-        agent.send(&format!("a:1|c|{made_up}"));
-        agent.send(&format!("a:1|c|#dd.internal.entity_id:{}", &made_up[2..]));
+        agent.send(&format!("invented:1|c|{made_up}"));
+        agent.send(&format!("invented:1|c|#dd.internal.entity_id:{}", &made_up[2..]));
     }
     until("the malformed are counted", || {
         agent.origin()["resolver"]["origins"]["malformed"].as_u64() >= Some(4)
     });
-    let points = agent.points();
-    let sum: f64 = points.iter().map(|(_, _, value)| value * long_bucket()).sum();
+    let mut points = agent.points();
+    let slow = points.pop();
+    assert_eq!(texts(slow.as_slice()), ["slow "]);
     // The comma in some of them begins another tag.
+    let sum: f64 = points.iter().map(|(_, _, value)| value * long_bucket()).sum();
     assert!((sum - 16.0).abs() < 1e-6, "{points:?}");
 }

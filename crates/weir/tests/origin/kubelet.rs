@@ -129,9 +129,10 @@ fn start(kubelet: &Kubelet, directory: &Path, extra: &[&str]) -> Agent {
 }
 
 #[test]
-fn pods_and_their_containers_have_the_usual_tags() {
+fn pods_have_the_usual_tags_and_keep_them_when_the_kubelet_refuses_or_cannot_be_trusted() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("token"), "secret-1\n").unwrap();
+    let token = directory.path().join("token");
+    std::fs::write(&token, "secret-1\n").unwrap();
     let kubelet = Kubelet::start(&directory.path().join("ca.pem"), PODS);
     let agent = start(
         &kubelet,
@@ -143,6 +144,16 @@ fn pods_and_their_containers_have_the_usual_tags() {
     agent.send("a:1|c|#dd.internal.entity_id:uid-1");
     agent.send("b:1|c|e:it-false,cn-main,pu-uid-1");
     agent.send("c:1|c|e:it-true,cn-main,pu-uid-1|card:high");
+    kubelet.set(403, "no");
+    std::fs::write(&token, "secret-2").unwrap();
+    // Something unknown makes it look again.
+    agent.send("x:1|c|c:ci-unknown");
+    agent.wait_for_source("kubelet", "failures", 1);
+    assert_eq!(kubelet.state.lock().unwrap().2, "Bearer secret-2", "read again");
+    let page = agent.ask(&["status"]);
+    assert!(page.contains("403"), "{page}");
+    assert!(!page.contains("secret"), "{page}");
+    agent.send("d:1|c|#dd.internal.entity_id:uid-1|card:orch");
     let points = agent.points();
     let pod = "env:prod,kube_app_name:cart,kube_deployment:cart,kube_namespace:shop,kube_ownerref_kind:replicaset,\
                kube_qos:Burstable,kube_replica_set:cart-6d5f7c9f8b,pod_phase:running,squad:red,tier:front,tier:paid";
@@ -161,29 +172,13 @@ fn pods_and_their_containers_have_the_usual_tags() {
         tags
     })
     .collect();
-    let found: Vec<Vec<String>> = points.into_iter().map(|(_, tags, _)| tags).collect();
-    assert_eq!(found, expected);
-}
-
-#[test]
-fn a_kubelet_that_refuses_or_cannot_be_trusted_is_named_and_its_last_report_stays() {
-    let directory = tempfile::tempdir().unwrap();
-    let token = directory.path().join("token");
-    std::fs::write(&token, "secret-1").unwrap();
-    let kubelet = Kubelet::start(&directory.path().join("ca.pem"), PODS);
-    let agent = start(&kubelet, directory.path(), &[]);
-    agent.wait_for_source("kubelet", "entities", 3);
-    kubelet.set(403, "no");
-    std::fs::write(&token, "secret-2").unwrap();
-    // Something unknown makes it look again.
-    agent.send("x:1|c|c:ci-unknown");
-    agent.wait_for_source("kubelet", "failures", 1);
-    assert_eq!(kubelet.state.lock().unwrap().2, "Bearer secret-2", "read again");
-    let page = agent.ask(&["status"]);
-    assert!(page.contains("403"), "{page}");
-    assert!(!page.contains("secret"), "{page}");
-    agent.send("a:1|c|#dd.internal.entity_id:uid-1|card:orch");
-    assert!(texts(&agent.points())[0].contains("pod_name:cart-6d5f7c9f8b-abcde"));
+    let tags = |(_, tags, _): &(String, Vec<String>, f64)| tags.clone();
+    let found: Vec<Vec<String>> = points.iter().map(tags).collect();
+    assert_eq!(found[..3], expected);
+    assert!(
+        texts(&points)[3].contains("pod_name:cart-6d5f7c9f8b-abcde"),
+        "{points:?}"
+    );
 
     // The authority of another kubelet.
     Kubelet::start(&directory.path().join("other.pem"), PODS);

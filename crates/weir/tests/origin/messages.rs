@@ -22,8 +22,8 @@ fn agent(arguments: &[&str]) -> (Agent, tempfile::TempDir) {
 }
 
 #[test]
-fn every_field_counts_in_its_order() {
-    let (legacy, _file) = agent(&[]);
+fn every_field_counts_in_its_order_and_tags_that_change_apply_from_then_on() {
+    let (legacy, directory) = agent(&[]);
     legacy.send("a:1|c|c:ci-c-one");
     legacy.send("b:1|c|c:ci-c-one|card:HIGH");
     legacy.send("c:1|c|c:ci-c-one|card:none");
@@ -31,9 +31,27 @@ fn every_field_counts_in_its_order() {
     legacy.send("e:1|c|#dd.internal.card:orch|c:c-one");
     legacy.send("f:1|c|e:cn-main,pu-p-1");
     legacy.send("g:1|c|c:ci-unheard-of");
+    let count = |what: &str| {
+        let status = legacy.status();
+        let found = match what {
+            "accepted" => &status["total"]["messages"]["accepted"],
+            "changed" => &status["origin"]["resolver"]["origins_changed"],
+            _ => &status["origin"]["resolver"]["origins"]["known"],
+        };
+        found.as_u64().unwrap_or(0)
+    };
+    until("all have their tags", || count("accepted") == 7);
+    let (changed, known) = (count("changed"), count("known"));
+    tags_file(directory.path(), &TAGS.replace("c:one", "c:changed"));
+    until("the change is noticed", || count("changed") > changed);
+    // The worker learns it after the figures; its answer to another origin comes after that.
+    legacy.send("h:1|c|c:ci-c-main");
+    until("another one is resolved", || count("known") > known);
+    legacy.send("a:1|c|c:ci-c-one");
     assert_eq!(
         texts(&legacy.points()),
         [
+            "a c:changed",
             "a c:one",
             "b c:one,h:one,o:one",
             "c ",
@@ -41,6 +59,7 @@ fn every_field_counts_in_its_order() {
             "e c:one,o:one",
             "f where:here",
             "g where:here",
+            "h c:main",
         ]
     );
     let (unified, _file) = agent(&["--origin-unified", "--origin-optout=false"]);
@@ -55,7 +74,7 @@ fn every_field_counts_in_its_order() {
 }
 
 #[test]
-fn unknown_senders_get_the_tags_of_weirs_own_pod() {
+fn unknown_senders_get_the_tags_of_weirs_own_pod_and_none_without_the_settings() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
     write("uid", "uid-7");
@@ -84,10 +103,7 @@ fn unknown_senders_get_the_tags_of_weirs_own_pod() {
             format!("b env:prod,kube_namespace:shop,{team}"),
         ]
     );
-}
 
-#[test]
-fn off_means_off() {
     let agent = Agent::start(&[]);
     agent.send("a:1|c|c:ci-c-one|#dd.internal.entity_id:p-1");
     until("it is counted", || agent.ask(&["status"]).contains("messages"));
@@ -95,31 +111,6 @@ fn off_means_off() {
     let explained = agent.explain("a:1|c|c:ci-x", None);
     assert!(explained["note"].as_str().unwrap().contains("off"), "{explained}");
     assert_eq!(texts(&agent.points()), ["a "]);
-}
-
-#[test]
-fn tags_that_change_apply_from_then_on() {
-    let (agent, directory) = agent(&[]);
-    let count = |what: &str| {
-        let resolver = &agent.origin()["resolver"];
-        let found = match what {
-            "changed" => &resolver["origins_changed"],
-            _ => &resolver["origins"]["known"],
-        };
-        found.as_u64().unwrap_or(0)
-    };
-    agent.send("a:1|c|c:ci-c-one");
-    // That of senders that nothing is known of is the first.
-    until("the first is resolved", || count("known") == 2);
-    let before = count("changed");
-    tags_file(directory.path(), &TAGS.replace("c:one", "c:changed"));
-    until("the change is noticed", || count("changed") > before);
-    // The worker learns it after the figures; its answer to another origin comes after that.
-    agent.send("b:1|c|c:ci-c-main");
-    until("the second is resolved", || count("known") == 3);
-    agent.send("a:1|c|c:ci-c-one");
-    let texts = texts(&agent.points());
-    assert_eq!(texts, ["a c:changed", "a c:one", "b c:main"]);
 }
 
 #[test]

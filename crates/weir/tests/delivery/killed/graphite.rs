@@ -48,14 +48,7 @@ fn killed_once_nothing_on_disk_is_lost() {
     killed(Kills::at_events(1));
 }
 
-/// In the gate: [`killed_once_nothing_on_disk_is_lost`].
-#[test]
-#[ignore = "nightly: kills at random instants"]
-fn no_truncated_line_is_read_as_a_whole_one_and_nothing_on_disk_is_lost() {
-    killed(Kills::at_random(8));
-}
-
-fn killed(mut kills: Kills) {
+pub(super) fn killed(mut kills: Kills) {
     let listener = narrow(TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap();
     let hurry = Arc::new(AtomicBool::new(false));

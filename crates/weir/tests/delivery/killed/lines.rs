@@ -58,18 +58,13 @@ fn text(file: &Path) -> String {
 }
 
 #[test]
-fn killed_once_a_file_has_whole_lines() {
+fn killed_once_files_and_standard_output_have_whole_lines_and_at_most_one_cut_one() {
     killed_with_a_file(Kills::at_events(1));
+    killed_with_standard_output(Kills::at_events(1));
 }
 
-/// In the gate: [`killed_once_a_file_has_whole_lines`].
-#[test]
-#[ignore = "nightly: kills at random instants"]
-fn a_file_has_whole_lines_and_at_most_one_cut_one_per_kill() {
-    killed_with_a_file(Kills::at_random(10));
-}
-
-fn killed_with_a_file(mut kills: Kills) {
+/// At most one line per kill is cut.
+pub(super) fn killed_with_a_file(mut kills: Kills) {
     let directory = tempfile::tempdir().unwrap();
     let logs = tempfile::tempdir().unwrap();
     let path = logs.path().join("metrics.jsonl");
@@ -131,19 +126,7 @@ fn killed_with_a_file(mut kills: Kills) {
     );
 }
 
-#[test]
-fn killed_once_standard_output_ends_with_at_most_one_cut_line() {
-    killed_with_standard_output(Kills::at_events(1));
-}
-
-/// In the gate: [`killed_once_standard_output_ends_with_at_most_one_cut_line`].
-#[test]
-#[ignore = "nightly: kills at random instants"]
-fn standard_output_ends_with_at_most_one_cut_line() {
-    killed_with_standard_output(Kills::at_random(6));
-}
-
-fn killed_with_standard_output(mut kills: Kills) {
+pub(super) fn killed_with_standard_output(mut kills: Kills) {
     let mut cut = 0;
     for round in 0..kills.rounds {
         let starter = Starter::from(&["--output", "stdout", "--bucket-width", "1s"]);

@@ -91,3 +91,13 @@ fn narrow(listener: TcpListener) -> TcpListener {
     }
     listener
 }
+
+/// In the gate: the tests of each output, which are killed once.
+#[test]
+#[ignore = "nightly: kills at random instants"]
+fn outputs_keep_what_they_promise_when_they_are_killed_at_random_instants() {
+    lines::killed_with_a_file(Kills::at_random(10));
+    lines::killed_with_standard_output(Kills::at_random(6));
+    graphite::killed(Kills::at_random(8));
+    relay::killed(Kills::at_random(8));
+}

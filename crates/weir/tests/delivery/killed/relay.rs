@@ -130,14 +130,7 @@ fn killed_once_no_line_is_duplicated_or_truncated() {
     killed(Kills::at_events(1));
 }
 
-/// In the gate: [`killed_once_no_line_is_duplicated_or_truncated`].
-#[test]
-#[ignore = "nightly: kills at random instants"]
-fn no_line_is_duplicated_or_truncated() {
-    killed(Kills::at_random(8));
-}
-
-fn killed(mut kills: Kills) {
+pub(super) fn killed(mut kills: Kills) {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
