@@ -80,8 +80,13 @@ impl Access {
         }
     }
 
-    /// For the warning at the start about an address that other machines reach.
-    pub fn of_others(&self) -> String {
+    /// The warning at the start about an address that other machines reach.
+    pub fn warning(&self, address: SocketAddr) -> Option<String> {
+        let is_loopback = address.ip().to_canonical().is_loopback();
+        (!is_loopback).then(|| format!("admin: {address} is not loopback: {}", self.of_others()))
+    }
+
+    fn of_others(&self) -> String {
         match self.remote {
             AdminRemote::Status => {
                 "other machines get health, metrics and status there, and nothing else (`admin_remote`)".to_owned()
@@ -262,6 +267,24 @@ mod tests {
                 let refused = if remote == AdminRemote::Full { 401 } else { 403 };
                 let expected = if is_allowed { 200 } else { refused };
                 assert_eq!(asked(&access, false, path, ""), expected, "{remote:?}: {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_that_other_machines_reach_is_warned_of() {
+        for (address, others) in [
+            ("0.0.0.0:1", "other machines get health, metrics and status there"),
+            ("[::]:1", "other machines get health, metrics and status there"),
+            ("127.0.0.1:1", ""),
+            ("[::1]:1", ""),
+            ("[::ffff:127.0.0.1]:1", ""),
+        ] {
+            let warning = Access::default().warning(address.parse().unwrap());
+            let expected = format!("admin: {address} is not loopback: {others}");
+            match others {
+                "" => assert_eq!(warning, None),
+                _ => assert!(warning.unwrap().starts_with(&expected), "{expected}"),
             }
         }
     }

@@ -144,9 +144,8 @@ impl AdminServer {
 
     /// Answers until the future is dropped.
     pub async fn serve(self, source: Arc<dyn AdminSource>, callers: Callers, limits: ConnectionLimits) {
-        let address = self.sockets.first();
-        if !address.ip().to_canonical().is_loopback() {
-            tracing::warn!("admin: {address} is not loopback: {}", callers.access.of_others());
+        if let Some(warning) = callers.access.warning(self.sockets.first()) {
+            tracing::warn!("{warning}");
         }
         let connections = Connections::new(limits);
         let _ = self.gate.connections.set(connections.clone());

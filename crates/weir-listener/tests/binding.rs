@@ -292,7 +292,12 @@ fn directories_that_others_may_write_in_are_refused_to_root_and_warned_of() {
         mode(bits);
         for address in [unixgram(&path), unix(&path)] {
             if refused {
-                check!(address, BindErrorKind::OthersMayWrite { .. }, "chmod +t");
+                check!(address, BindErrorKind::OthersMayWrite { .. }, "or `chmod +t");
+                check!(
+                    address,
+                    BindErrorKind::OthersMayWrite { .. },
+                    "`socket_directory_sticky: true`"
+                );
                 assert!(!path.exists());
                 continue;
             }

@@ -21,7 +21,6 @@ mod columns_once;
 mod columns_shown;
 mod command_line;
 mod dashboards;
-mod datadog_page;
 mod dead_outputs;
 mod delivery;
 mod doctor;

@@ -248,34 +248,28 @@ fn check(found: &BTreeMap<String, Vec<(i64, f64)>>, file: &str, value: f64, tole
 }
 
 #[test]
-fn minimal_with_tags() {
+fn a_real_carbon_stores_series_with_tags_and_with_tags_in_the_path() {
     let carbon = Carbon::start();
-    run(configurations(PAGE)[0], &carbon);
+    let [minimal, full] = configurations(PAGE)[..] else {
+        panic!("two configurations")
+    };
+    support::names_every_setting(full, "graphite");
+    run(minimal, &carbon);
     // The last two messages, which became one name, have a file each; 95th percentiles complete the histograms.
-    let found = carbon.points(oracle().len() + 2 + 3);
-
+    let of_minimal = oracle().len() + 2 + 3;
+    let found = carbon.points(of_minimal);
     for (name, suffix, tags, value, tolerance) in oracle() {
         let tags: String = tags
             .iter()
             .map(|(key, value)| format!(";{key}={value}"))
             .collect();
-        check(
-            &found,
-            &tagged(&format!("{name}{suffix}{tags}")),
-            value,
-            tolerance,
-        );
+        let file = tagged(&format!("{name}{suffix}{tags}"));
+        check(&found, &file, value, tolerance);
     }
-}
 
-#[test]
-fn full_with_tags_in_the_path() {
-    let carbon = Carbon::start();
-    let config = configurations(PAGE)[1];
-    support::names_every_setting(config, "graphite");
-    run(config, &carbon);
+    run(full, &carbon);
     // The last two messages, which became one name; two counters as rates; 99th and 99.9th percentiles.
-    let found = carbon.points(oracle().len() + 2 + 2 + 3);
+    let found = carbon.points(of_minimal + oracle().len() + 2 + 2 + 3);
     let odd = found
         .iter()
         .filter(|(file, _)| file.starts_with("stats/gauges/odd_name"));
@@ -290,12 +284,11 @@ fn full_with_tags_in_the_path() {
             .map(|(key, value)| format!("/{key}/{}", node(value)))
             .collect();
         let path = format!(
-            "stats/{}/{}{tags}{}",
+            "stats/{}/{}{tags}{}.wsp",
             kind_prefix(name),
             name.replace('.', "/"),
             suffix.replace('.', "/")
         );
-        let path = format!("{}.wsp", path);
         check(&found, &path, value, tolerance);
     }
 }

@@ -77,8 +77,13 @@ fn row<'a>(status: &'a Value, client: &str, version: &str) -> &'a Value {
 const CONFIG: &str = "bucket_width: 1s\nworkers: 2\ncounter_expiry: 0s\noutputs: {stdout: {enabled: true}}\n";
 
 #[test]
-fn drops_of_each_client_are_shown_beside_the_losses_of_the_agent() {
-    let (agent, admin) = start(CONFIG);
+fn drops_of_each_client_are_shown_beside_the_losses_of_the_agent_and_continue_in_the_next_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = format!(
+        "{CONFIG}state_path: {}\n",
+        directory.path().join("state").display()
+    );
+    let (agent, admin) = start(&config);
     let ours = "client:ruby,client_version:0.1.0,client_transport:uds,pod_name:web-1,service:shop";
     send(&agent, &datadog_go("5.9.0", 5, 2));
     send(&agent, &datadog_go("5.9.0", 1, 0));
@@ -169,7 +174,14 @@ fn drops_of_each_client_are_shown_beside_the_losses_of_the_agent() {
     };
     assert!(meanings.as_array().unwrap().iter().any(is_sign), "{meanings}");
     let (stdout, _) = agent.stop();
-    forwarded(&stdout);
+    let (agent, admin) = start(&config);
+    assert_eq!(status(&admin)["clients"]["packets_dropped_queue"], 17);
+    send(&agent, &dogstatsd_ruby("5.7.1", "uds", 2));
+    until("it is added", || {
+        status(&admin)["clients"]["packets_dropped_queue"] == 19
+    });
+    assert_eq!(row(&status(&admin), "ruby", "5.7.1")["packets_dropped_queue"], 2);
+    forwarded(&(stdout + &agent.stop().0));
 }
 
 /// The metrics are as if nobody had looked at them.
@@ -184,11 +196,11 @@ fn forwarded(stdout: &str) {
         }
     }
     for (name, sum) in [
-        ("packets_dropped", 20.0),
+        ("packets_dropped", 22.0),
         ("packets_lost", 1.0),
-        ("packets_dropped_queue", 17.0),
+        ("packets_dropped_queue", 19.0),
         ("metrics_by_type", 1400.0),
-        ("bytes_sent", 8900.0),
+        ("bytes_sent", 9800.0),
     ] {
         assert_eq!(
             sums.get(&format!("{FAMILY}{name}")),
@@ -196,27 +208,4 @@ fn forwarded(stdout: &str) {
             "{name} in {sums:?}"
         );
     }
-}
-
-#[test]
-fn totals_continue_in_the_next_process() {
-    let directory = tempfile::tempdir().unwrap();
-    let config = format!(
-        "bucket_width: 1s\nstate_path: {}\n",
-        directory.path().join("state").display()
-    );
-    let (agent, admin) = start(&config);
-    send(&agent, &dogstatsd_ruby("5.7.1", "uds", 5));
-    until("it is counted", || {
-        status(&admin)["clients"]["packets_dropped_queue"] == 5
-    });
-    agent.stop();
-    let (agent, admin) = start(&config);
-    assert_eq!(status(&admin)["clients"]["packets_dropped_queue"], 5);
-    send(&agent, &dogstatsd_ruby("5.7.1", "uds", 2));
-    until("it is added", || {
-        status(&admin)["clients"]["packets_dropped_queue"] == 7
-    });
-    assert_eq!(row(&status(&admin), "ruby", "5.7.1")["packets_dropped_queue"], 2);
-    agent.stop();
 }

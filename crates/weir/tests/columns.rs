@@ -135,7 +135,7 @@ fn samples(point: &Value) -> f64 {
 
 /// Over TCP, with both versions of HTTP, and over a Unix socket.
 #[test]
-fn columns_and_messages_of_one_series_are_one_point() {
+fn columns_and_messages_of_one_series_are_one_point_and_answers_say_what_is_wrong() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("http.socket");
     let agent = agent(&["--http-uds", path.to_str().unwrap()]);
@@ -172,13 +172,14 @@ fn columns_and_messages_of_one_series_are_one_point() {
         self::listener(&agent, "http+unix://")["http"]["requests"]["added"],
         1
     );
+    answers_say_what_is_wrong(&agent);
     let (stdout, _) = agent.stop();
     assert!(!path.exists(), "the socket file goes with the agent");
     let all = |metric| points(&stdout, metric);
     let [count] = &all("count")[..] else {
         panic!("{stdout}")
     };
-    assert_eq!(samples(count), f64::from(2 + 3 * (5 + 5)), "{count}");
+    assert_eq!(samples(count), f64::from(2 + 4 * (5 + 5)), "{count}");
     let [gauge] = &all("gauge")[..] else {
         panic!("{stdout}")
     };
@@ -193,10 +194,8 @@ fn columns_and_messages_of_one_series_are_one_point() {
     );
 }
 
-#[test]
-fn answers_say_what_is_wrong() {
-    let agent = agent(&[]);
-    let address = address(&agent);
+fn answers_say_what_is_wrong(agent: &Agent) {
+    let address = address(agent);
     let refused = |path, headers: &[&str], body: &[u8], code, reason| {
         let (found, answer) = post(&address, path, headers, body);
         assert!(
@@ -272,7 +271,7 @@ fn answers_say_what_is_wrong() {
     assert!(code == 403 && answer.contains("evil.example"), "{answer}");
     let (code, _) = post(&address, "/series", &[], &good);
     assert_eq!(code, 200, "it still works");
-    let requests = listener(&agent, "http://")["http"]["requests"].clone();
+    let requests = listener(agent, "http://")["http"]["requests"].clone();
     let counted = |result: &str| requests[result].as_u64().unwrap();
     assert_eq!(
         (counted("invalid"), counted("unsupported"), counted("refused")),
@@ -281,10 +280,9 @@ fn answers_say_what_is_wrong() {
     );
     assert_eq!(
         (counted("too_large"), counted("other"), counted("added")),
-        (2, 2, 1),
+        (2, 2, 4),
         "{requests}"
     );
-    agent.finish();
 }
 
 const HEADERS: u8 = 1;

@@ -1,75 +1,39 @@
 //! The real agent writes InfluxDB's line protocol to real receivers: InfluxDB 1 over HTTP and UDP, and VictoriaMetrics in the API of
 //! both versions; the configurations of the page.
 
-use crate::support;
-use crate::support::receivers;
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
 
-use receivers::{Killed, free_address};
-use support::influxdb::InfluxDb;
-use support::{Agent, configurations, names_every_setting, until};
+use crate::support::influxdb::InfluxDb;
+use crate::support::receivers::VictoriaMetrics;
+use crate::support::{Agent, configurations, names_every_setting, until};
 
 const PAGE: &str = include_str!("../../../docs/outputs/influx.md");
 const MESSAGES: &str = "page.views:1|c|@0.5|#env:prod\npage.views:3|c|#env:test\nqueue:7|g|#host:db1\nusers:ada|s\nusers:bob|s\nload.time:4:1:3:2|ms|#k:/a b\n\
     bytes:100:200:300|d\n_sc|page|0\n_e{1,1}:a|b\nodd, =name:5|g|#odd key:C:\\dir\\file,q:\"x\"\n";
 
-struct VictoriaMetrics {
-    _killed: Killed,
-    _directory: tempfile::TempDir,
-    address: String,
-}
-
-impl VictoriaMetrics {
-    fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let address = free_address();
-        let child = Command::new("victoria-metrics")
-            .arg(format!("-storageDataPath={}", directory.path().display()))
-            .arg(format!("-httpListenAddr={address}"))
-            .args(["-search.latencyOffset=0s", "-influxSkipSingleField"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("victoria-metrics is installed (scripts/install-test-deps.sh)");
-        let receiver = Self {
-            _killed: Killed(child),
-            _directory: directory,
-            address,
-        };
-        until("it answers", || receiver.get("/health").is_some());
-        receiver
+/// Every series with the sum of its points: name and labels, as a query language would write them.
+fn series(receiver: &VictoriaMetrics) -> BTreeMap<String, f64> {
+    let path = "/api/v1/export?match[]=%7B__name__!%3D%22%22%7D";
+    let body = receiver.get(path).unwrap_or_default();
+    let mut found = BTreeMap::new();
+    for line in body.lines() {
+        let series: serde_json::Value = serde_json::from_str(line).unwrap();
+        let labels: BTreeMap<&str, &str> = series["metric"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str().unwrap()))
+            .collect();
+        let rest: Vec<String> = labels
+            .iter()
+            .filter(|(key, _)| **key != "__name__")
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let values = series["values"].as_array().unwrap();
+        let sum = values.iter().map(|value| value.as_f64().unwrap()).sum();
+        found.insert(format!("{}{{{}}}", labels["__name__"], rest.join(",")), sum);
     }
-
-    fn get(&self, path: &str) -> Option<String> {
-        let (head, body) = receivers::get(&self.address, path, "*/*")?;
-        head.contains(" 200 ").then(|| String::from_utf8(body).unwrap())
-    }
-
-    /// Every series with the sum of its points: name and labels, as a query language would write them.
-    fn series(&self) -> BTreeMap<String, f64> {
-        let path = "/api/v1/export?match[]=%7B__name__!%3D%22%22%7D";
-        let body = self.get(path).unwrap_or_default();
-        let mut found = BTreeMap::new();
-        for line in body.lines() {
-            let series: serde_json::Value = serde_json::from_str(line).unwrap();
-            let labels: BTreeMap<&str, &str> = series["metric"]
-                .as_object()
-                .unwrap()
-                .iter()
-                .map(|(key, value)| (key.as_str(), value.as_str().unwrap()))
-                .collect();
-            let rest: Vec<String> = labels
-                .iter()
-                .filter(|(key, _)| **key != "__name__")
-                .map(|(key, value)| format!("{key}={value}"))
-                .collect();
-            let values = series["values"].as_array().unwrap();
-            let sum = values.iter().map(|value| value.as_f64().unwrap()).sum();
-            found.insert(format!("{}{{{}}}", labels["__name__"], rest.join(",")), sum);
-        }
-        found
-    }
+    found
 }
 
 /// Expected values of MESSAGES, calculated by hand, with these additional labels.
@@ -113,43 +77,40 @@ fn expected(more: &str) -> BTreeMap<String, f64> {
     expected
 }
 
-/// Runs an agent with this configuration, and compares what the receiver has of it.
-fn run(series: impl Fn() -> BTreeMap<String, f64>, config: &str, more: &str) {
-    let agent = Agent::start(config, &[]);
-    agent.send(MESSAGES);
-    let (_, log) = agent.stop();
-    assert!(!log.contains("cannot deliver"), "{log}");
-    let expected = expected(more);
+/// Waits until a receiver has as many series as it should, and compares them.
+fn compare(series: impl Fn() -> BTreeMap<String, f64>, expected: &BTreeMap<String, f64>) {
     let mut found = BTreeMap::new();
-    until(&format!("every series of {config}"), || {
+    until("every series", || {
         found = series();
         found.retain(|name, _| !name.contains("_percentile"));
         found.len() >= expected.len()
     });
-    assert_eq!(found, expected, "{config}");
+    assert_eq!(found, *expected);
 }
 
 #[test]
-fn victoria_metrics_takes_the_first_version() {
+fn victoria_metrics_takes_both_versions_as_the_page_has_them() {
     let receiver = VictoriaMetrics::start();
-    let config = configurations(PAGE)[0].replace("127.0.0.1:8086", &receiver.address);
-    run(|| receiver.series(), &config, "db=weir,");
-}
-
-#[test]
-fn victoria_metrics_takes_the_second_version() {
-    let receiver = VictoriaMetrics::start();
-    let config = configurations(PAGE)[1];
-    names_every_setting(config, "influx");
+    let [first, second] = configurations(PAGE)[..] else {
+        panic!("two configurations")
+    };
+    names_every_setting(second, "influx");
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().display().to_string();
     std::fs::write(directory.path().join("influx-token"), "secret\n").unwrap();
-    let config = config
+    let second = second.replace("outputs:\n  influx:\n", "  second:\n    type: influx\n");
+    let config = (first.to_owned() + &second)
         .replace("127.0.0.1:8086", &receiver.address)
         .replace("/etc/weir", &at)
         .replace("/var/lib/weir", &at);
+    let agent = Agent::start(&config, &[]);
+    agent.send(MESSAGES);
+    let (_, log) = agent.stop();
+    assert!(!log.contains("cannot deliver"), "{log}");
     // It has no buckets.
-    run(|| receiver.series(), &config, "");
+    let mut both = expected("db=weir,");
+    both.extend(expected(""));
+    compare(|| series(&receiver), &both);
 }
 
 /// Every field of a database with the sum of its points, named as VictoriaMetrics names them.
@@ -168,32 +129,24 @@ fn sums(server: &InfluxDb, database: &str) -> BTreeMap<String, f64> {
     named.collect()
 }
 
-#[test]
-fn influxdb_takes_lines_over_http_and_over_udp() {
-    let server = InfluxDb::start();
-    server.create("weir");
-    let config = configurations(PAGE)[0].replace("127.0.0.1:8086", &server.address);
-    run(|| sums(&server, "weir"), &config, "");
-    let config = format!("outputs: {{influx: {{url: 'udp://{}'}}}}\n", server.udp);
-    run(|| sums(&server, "udp"), &config, "");
-}
-
 /// InfluxDB answers 404 until there is the database, and weir keeps what it has meanwhile.
 #[test]
-fn points_for_a_database_that_is_created_later_wait_for_it() {
+fn influxdb_takes_lines_over_http_and_udp_and_those_for_a_database_that_is_created_later() {
     let server = InfluxDb::start();
+    server.create("weir");
     let address = &server.address;
-    let mut agent = Agent::start(
-        &format!(
-            "bucket_width: 1s\ncounter_expiry: 0\noutputs: {{influx: {{url: 'http://{address}', database: later, host: none, delivery: {{backoff_max: 100ms}}}}}}\n"
-        ),
-        &[],
+    let others = format!(
+        "  datagrams: {{type: influx, url: 'udp://{}'}}\n  \
+         waits: {{type: influx, url: 'http://{address}', database: later, delivery: {{backoff_max: 100ms}}}}\nbucket_width: 1s\n",
+        server.udp
     );
-    agent.send("a:1|c\n");
+    let config = configurations(PAGE)[0].replace("127.0.0.1:8086", address) + &others;
+    let mut agent = Agent::start(&config, &[]);
+    agent.send(MESSAGES);
     agent.wait_for("database not found");
     server.create("later");
-    until("it has arrived", || {
-        sums(&server, "later") == BTreeMap::from([("a{metric_type=counter}".into(), 1.0)])
-    });
+    for database in ["weir", "udp", "later"] {
+        compare(|| sums(&server, database), &expected(""));
+    }
     agent.stop();
 }

@@ -1,4 +1,4 @@
-//! The real agent exports OTLP: the configurations of the page to a double, and to a real Prometheus and a real collector.
+//! The real agent exports OTLP to a real Prometheus and a real collector.
 
 use crate::support::receivers as support;
 use std::collections::BTreeMap;
@@ -8,43 +8,6 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::*;
-
-use crate::delivery::receiver::Receiver;
-use crate::support::{configurations, names_every_setting};
-
-const PAGE: &str = include_str!("../../../docs/outputs/otlp.md");
-
-#[test]
-fn the_configurations_of_the_page_run() {
-    let blocks = configurations(PAGE);
-    assert_eq!(blocks.len(), 2);
-    names_every_setting(blocks[1], "otlp");
-    for block in &blocks {
-        let receiver = Receiver::start(200);
-        let directory = tempfile::tempdir().unwrap();
-        let text = block
-            .replace("http://127.0.0.1:4318", &receiver.url)
-            .replace("https://collector.example:4318", &receiver.url)
-            .replace("/var/lib/weir", &directory.path().display().to_string());
-        assert_ne!(text, *block);
-        let agent = Agent::start(&text, &[]);
-        agent.send("page.views:1|c\npage.bytes:10|d");
-        // The agent reads what the kernel holds and delivers it before it ends.
-        agent.finish();
-        let taken = receiver.taken();
-        assert!(!taken.is_empty());
-        let has_key = block.contains("bearer_token: 0123456789abcdef");
-        for request in taken {
-            assert!(
-                request.head.starts_with("post /v1/metrics http/1.1"),
-                "{}",
-                request.head
-            );
-            let key = request.header("authorization");
-            assert_eq!(key, has_key.then_some("bearer 0123456789abcdef"));
-        }
-    }
-}
 
 /// An agent with this output alone, and buckets of a second.
 fn agent(directory: &Path, settings: &str) -> Agent {
@@ -69,38 +32,11 @@ fn prometheus_3() -> (Prometheus, String) {
     (prometheus, settings)
 }
 
-/// It answers 500 to a whole request for a label name without an ASCII letter or digit. That series is left out, in every bucket
-/// in which it comes again, and the others arrive.
-#[test]
-#[ignore = "nightly: builds Prometheus 3"]
-fn a_series_that_a_real_prometheus_refuses() {
-    let (mut prometheus, settings) = prometheus_3();
-    let directory = tempfile::tempdir().unwrap();
-    let agent = agent(directory.path(), &settings);
-    agent.send("poison:1|c|#日本:x\nfine:1|c\nfine:1|c|#other:series");
-    prometheus.expect("sum(fine_total)", &[("", 2.0)]);
-    for total in 3..6 {
-        agent.send("fine:1|c");
-        prometheus.expect("sum(fine_total)", &[("", f64::from(total))]);
-    }
-    prometheus.expect("count(poison_total)", &[]);
-    let output = until("the series is refused and named", || {
-        let output = agent.output("otlp");
-        let rejected = output["points"]["dropped"]["rejected"].as_u64().unwrap_or(0);
-        (rejected > 1).then_some(output.clone()).ok_or(output.to_string())
-    });
-    let text = output.to_string();
-    assert!(
-        text.contains("poison") && text.contains("series that the receiver refuses"),
-        "{text}"
-    );
-    agent.finish();
-}
-
 /// Cumulative points into a Prometheus with its OTLP receiver on.
 #[test]
 #[ignore = "nightly: builds Prometheus 3"]
 fn a_real_prometheus() {
+    a_series_that_it_refuses();
     let (mut prometheus, settings) = prometheus_3();
     let directory = tempfile::tempdir().unwrap();
     let latencies: Vec<f64> = (0..1000).map(|step| 0.1 * 1.003f64.powi(step)).collect();
@@ -154,6 +90,32 @@ fn a_real_prometheus() {
             assert_eq!(value, "0", "{line}");
         }
     }
+}
+
+/// It answers 500 to a whole request for a label name without an ASCII letter or digit. That series is left out, in every bucket
+/// in which it comes again, and the others arrive.
+fn a_series_that_it_refuses() {
+    let (mut prometheus, settings) = prometheus_3();
+    let directory = tempfile::tempdir().unwrap();
+    let agent = agent(directory.path(), &settings);
+    agent.send("poison:1|c|#日本:x\nfine:1|c\nfine:1|c|#other:series");
+    prometheus.expect("sum(fine_total)", &[("", 2.0)]);
+    for total in 3..6 {
+        agent.send("fine:1|c");
+        prometheus.expect("sum(fine_total)", &[("", f64::from(total))]);
+    }
+    prometheus.expect("count(poison_total)", &[]);
+    let output = until("the series is refused and named", || {
+        let output = agent.output("otlp");
+        let rejected = output["points"]["dropped"]["rejected"].as_u64().unwrap_or(0);
+        (rejected > 1).then_some(output.clone()).ok_or(output.to_string())
+    });
+    let text = output.to_string();
+    assert!(
+        text.contains("poison") && text.contains("series that the receiver refuses"),
+        "{text}"
+    );
+    agent.finish();
 }
 
 /// Both protocols and temporalities into a collector that writes what it got into a file.

@@ -272,33 +272,3 @@ fn a_current_prometheus_has_native_histograms_when_it_asks_for_them() {
     check_health(&mut prometheus);
     agent.finish();
 }
-
-#[test]
-fn the_configurations_of_the_page_run() {
-    let blocks = PAGE.split("```yaml\n").skip(1);
-    let blocks: Vec<&str> = blocks.map(|block| block.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 3);
-    let directory = tempfile::tempdir().unwrap();
-    for (number, block) in blocks.iter().enumerate() {
-        let path = directory.path().join(format!("{number}.yaml"));
-        std::fs::write(&path, block).unwrap();
-        let path = path.to_str().unwrap();
-        if block.starts_with("# prometheus.yml") {
-            let output = Command::new("promtool")
-                .args(["check", "config", path])
-                .output()
-                .unwrap();
-            assert!(output.status.success(), "{output:?}");
-            continue;
-        }
-        let agent = Agent::start(&["--config", path, "--bucket-width", "1s"], &[]);
-        let _ = get(&agent.admin, "/metrics", "").unwrap();
-        agent.send("page.views:2|c");
-        until("the counter", || {
-            let (_, body) = get(&agent.admin, "/metrics", "").ok_or("no answer")?;
-            let body = String::from_utf8(body).unwrap();
-            body.contains("\npage_views_total 2\n").then_some(()).ok_or(body)
-        });
-        agent.finish();
-    }
-}

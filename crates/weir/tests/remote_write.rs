@@ -5,13 +5,10 @@ use crate::support::preload;
 use crate::support::receivers as support;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use preload::{OTHER_CLOCK, preloaded};
 use serde_json::Value;
 use support::*;
-
-use crate::support::names_every_setting;
 
 const NATIVE: &str = "--enable-feature=native-histograms";
 
@@ -225,10 +222,11 @@ fn version_1_to_a_real_prometheus() {
 /// Prometheus 3, built from its sources through the module proxy: several minutes the first time, and gigabytes.
 #[test]
 #[ignore = "nightly: builds Prometheus 3"]
-fn version_2_to_a_real_prometheus() {
+fn both_versions_to_a_current_prometheus_and_after_an_outage() {
     let program = built_prometheus_3();
     real_prometheus(&program, "2.0");
     real_prometheus(&program, "1.0");
+    outages(&program);
 }
 
 /// Samples from an agent's disk queue reach a receiver that has newer samples of the agent by then.
@@ -301,113 +299,78 @@ fn after_an_outage_the_documented_window_accepts_everything() {
     outages(Path::new("prometheus"));
 }
 
-#[test]
-#[ignore = "nightly: builds Prometheus 3"]
-fn after_an_outage_of_a_current_prometheus() {
-    outages(&built_prometheus_3());
+/// Waits for these last values of the series of this name.
+fn until_last(victoria: &VictoriaMetrics, query: &str, expected: &[(&str, &str)]) {
+    let expected: BTreeMap<String, String> = expected
+        .iter()
+        .map(|(labels, value)| (format!("__name__={query},{labels}"), (*value).to_owned()))
+        .collect();
+    until(query, || {
+        let found = samples(&victoria.address, &format!("{query}[1m]"))?;
+        let last: BTreeMap<String, String> = found
+            .into_iter()
+            .filter_map(|(labels, samples)| Some((labels, samples.last()?.1.clone())))
+            .collect();
+        match last == expected {
+            true => Ok(()),
+            false => Err(format!("{last:?} instead of {expected:?}")),
+        }
+    });
 }
 
-/// A receiver that has native histograms off refuses them alone, and what to do about it is in the status.
+/// A Prometheus that has native histograms off refuses them alone, and what to do about it is in the status. VictoriaMetrics 1.79 would pass
+/// over them in silence. With the setting, both get quantiles.
 #[test]
-fn without_native_histograms_the_rest_is_accepted() {
+fn receivers_without_native_histograms_take_the_rest_and_quantiles() {
     let mut prometheus = Prometheus::start(&[], &["--web.enable-remote-write-receiver"]);
     prometheus.expect("vector(1)", &[("", 1.0)]);
+    let victoria = VictoriaMetrics::start();
     let config = Config::new(&prometheus.address);
-    let agent = config.agent("");
-    agent.send("views:2|c\nsize:1:2|d");
-    prometheus.expect("sum(views_total)", &[("", 2.0)]);
-    until("the refusal is in the status", || {
-        let (_, status) = get(&agent.admin, "/api/v1/status", "*/*").ok_or("no answer")?;
-        let status: Value = serde_json::from_slice(&status).map_err(|error| error.to_string())?;
-        let output = &status["outputs"][0];
-        let found = output["last_error"]
-            .as_str()
-            .unwrap_or_default()
-            .contains("distributions: summary")
-            && output["points"]["dropped"]["rejected"].as_u64() >= Some(1);
-        found.then_some(()).ok_or(status.to_string())
-    });
-    agent.send("views:3|c");
-    prometheus.expect("sum(views_total)", &[("", 5.0)]);
-    agent.finish();
-    // With the setting, they come as quantiles.
-    let agent = config.agent("    distributions: summary\n");
-    agent.send("size:1:2:9|d");
-    prometheus.expect("sum(size_count)", &[("", 3.0)]);
-    prometheus.expect("sum(size_sum)", &[("", 12.0)]);
-    prometheus.expect_near("size{quantile=\"0.99\"}", 9.0, 0.02);
-    agent.finish();
-}
-
-/// VictoriaMetrics 1.79 has no native histograms and would pass over them in silence.
-#[test]
-fn victoria_metrics() {
-    let directory = tempfile::tempdir().unwrap();
-    let address = free_address();
-    let child = Command::new("victoria-metrics")
-        .arg(format!("-storageDataPath={}", directory.path().display()))
-        .arg(format!("-httpListenAddr={address}"))
-        .args(["-search.latencyOffset=0s", "-dedup.minScrapeInterval=0s"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("victoria-metrics is installed (scripts/install-test-deps.sh)");
-    let _killed = Killed(child);
-    until("it answers", || {
-        get(&address, "/health", "*/*").ok_or("no answer".into())
-    });
-    let config = Config::new(&address);
-    let agent = config.agent("    distributions: summary\n");
-    agent.send("requests:3|c|#path:/a\nrequests:2|c|#path:/b\ntemperature:21|g\nusers:x|s\nusers:y|s");
-    agent.send("latency:1:2:3:4|d\nrender:5:6|ms");
-    let expect = |query: &str, expected: &[(&str, &str)]| {
-        let expected: BTreeMap<String, String> = expected
-            .iter()
-            .map(|(labels, value)| (format!("__name__={query},{labels}"), (*value).to_owned()))
-            .collect();
-        until(query, || {
-            let found = samples(&address, &format!("{query}[1m]"))?;
-            let last: BTreeMap<String, String> = found
-                .into_iter()
-                .filter_map(|(labels, samples)| Some((labels, samples.last()?.1.clone())))
-                .collect();
-            if last == expected {
-                Ok(())
-            } else {
-                Err(format!("{last:?} instead of {expected:?}"))
-            }
-        });
+    let more = |name: &str, address: &str| {
+        format!(
+            "  {name}: {{type: remote_write, url: 'http://{address}/api/v1/write', labels: {{job: {name}}}, distributions: summary}}\n"
+        )
     };
-    expect(
-        "requests_total",
-        &[
-            ("instance=agent,job=weir,path=/a", "3"),
-            ("instance=agent,job=weir,path=/b", "2"),
-        ],
-    );
-    expect("temperature", &[("instance=agent,job=weir", "21")]);
-    expect("users", &[("instance=agent,job=weir", "2")]);
-    expect("latency_count", &[("instance=agent,job=weir", "4")]);
-    expect("latency_sum", &[("instance=agent,job=weir", "10")]);
-    expect("render_sum", &[("instance=agent,job=weir", "11")]);
+    let others = more("summary", &prometheus.address) + &more("victoria", &victoria.address);
+    let agent = config.agent(&others);
+    agent.send("requests:3|c|#path:/a\nrequests:2|c|#path:/b\ntemperature:21|g\nusers:x|s\nusers:y|s");
+    agent.send("latency:1:2:9|d\nrender:5:6|ms");
+    let requests = |of_a: f64| [("path=/a", of_a), ("path=/b", 2.0)];
+    prometheus.expect("sum by (path) (requests_total{job=\"weir\"})", &requests(3.0));
+    let output = until("the refusal is in the status", || {
+        let output = agent.output("remote_write");
+        let error = output["last_error"].as_str().unwrap_or_default();
+        let dropped = output["points"]["dropped"]["rejected"].as_u64();
+        let is_it = error.contains("distributions: summary") && dropped >= Some(1);
+        is_it.then_some(output.clone()).ok_or(output.to_string())
+    });
+    assert_eq!(agent.points("summary").dropped, 0, "{output}");
+    prometheus.expect("sum(latency_count)", &[("", 3.0)]);
+    prometheus.expect("sum(latency_sum)", &[("", 12.0)]);
+    prometheus.expect_near("latency{quantile=\"0.99\"}", 9.0, 0.02);
+    const EVERY: &str = "instance=agent,job=victoria";
+    let expect = |query: &str, value: &str| until_last(&victoria, query, &[(EVERY, value)]);
+    let (of_a, of_b) = (format!("{EVERY},path=/a"), format!("{EVERY},path=/b"));
+    until_last(&victoria, "requests_total", &[(&of_a, "3"), (&of_b, "2")]);
+    expect("temperature", "21");
+    expect("users", "2");
+    expect("latency_count", "3");
+    expect("latency_sum", "12");
+    expect("render_sum", "11");
     agent.send("requests:4|c|#path:/a");
-    expect(
-        "requests_total",
-        &[
-            ("instance=agent,job=weir,path=/a", "7"),
-            ("instance=agent,job=weir,path=/b", "2"),
-        ],
-    );
+    prometheus.expect("sum by (path) (requests_total{job=\"weir\"})", &requests(7.0));
+    until_last(&victoria, "requests_total", &[(&of_a, "7"), (&of_b, "2")]);
     agent.finish();
     // Ended: an instant query finds nothing more.
     until("the series end", || {
-        let (_, body) = get(&address, "/api/v1/query?query=temperature", "*/*").ok_or("no answer")?;
-        let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let body = victoria
+            .get("/api/v1/query?query=temperature")
+            .ok_or("no answer")?;
+        let answer: Value = serde_json::from_str(&body).map_err(|error| error.to_string())?;
         let is_empty = answer["data"]["result"].as_array().is_some_and(Vec::is_empty);
-        is_empty.then_some(()).ok_or(answer.to_string())
+        is_empty.then_some(()).ok_or(body)
     });
-    let (_, metrics) = get(&address, "/metrics", "*/*").unwrap();
-    let metrics = String::from_utf8(metrics).unwrap();
+    let metrics = victoria.get("/metrics").unwrap();
     let errors = metrics
         .lines()
         .find(|line| line.starts_with("vm_http_request_errors_total{path=\"/api/v1/write\""));
@@ -416,7 +379,7 @@ fn victoria_metrics() {
 
 const PAGE: &str = include_str!("../../../docs/outputs/remote_write.md");
 
-fn promtool_takes(config: &str) {
+pub fn promtool_takes(config: &str) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prometheus.yml");
     std::fs::write(&path, config).unwrap();
@@ -426,36 +389,4 @@ fn promtool_takes(config: &str) {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-}
-
-#[test]
-fn the_configurations_of_the_page_run() {
-    let blocks = PAGE.split("```yaml\n").skip(1);
-    let blocks: Vec<&str> = blocks.map(|block| block.split("```").next().unwrap()).collect();
-    let (of_prometheus, blocks): (Vec<&str>, Vec<&str>) = blocks
-        .into_iter()
-        .partition(|block| block.starts_with("# prometheus.yml"));
-    assert_eq!((blocks.len(), of_prometheus.len()), (2, 1));
-    promtool_takes(of_prometheus[0]);
-    let mut prometheus = receiver(Path::new("prometheus"));
-    for (number, block) in blocks.iter().enumerate() {
-        let directory = tempfile::tempdir().unwrap();
-        let text = block
-            .replace(
-                "https://prometheus.example/api/v1/write",
-                &format!("http://{}/api/v1/write", prometheus.address),
-            )
-            .replace("/var/lib/weir", &directory.path().display().to_string())
-            // The newest Prometheus in the distribution takes this one.
-            .replace("version: '2.0'", "version: '1.0'");
-        assert_ne!(text, *block);
-        let path = directory.path().join("weir.yaml");
-        std::fs::write(&path, text).unwrap();
-        let agent = Agent::start(&["--config", path.to_str().unwrap(), "--bucket-width", "1s"], &[]);
-        agent.send(format!("page.views.{number}:2|c"));
-        prometheus.expect(&format!("sum(page_views_{number}_total)"), &[("", 2.0)]);
-        agent.finish();
-    }
-    names_every_setting(blocks[1], "remote_write");
-    check_health(&prometheus);
 }

@@ -19,38 +19,27 @@ fn books(admin: &str) -> Value {
 }
 
 /// Samples before the first scrape used to be in no output and no counter: the endpoint stored nothing until the first request.
-#[test]
-fn the_first_scrape_includes_earlier_samples() {
-    for outputs in ["", "outputs:\n  prometheus: {}\n"] {
-        let mut agent = Agent::start(&format!("bucket_width: 1s\n{outputs}"), &[]);
-        let admin = agent.wait_for("admin on http://");
-        // One datagram is in one bucket.
-        agent.send(&("early:1|c\n".repeat(5) + "early.size:1:2:3|d\n"));
-        until("the flush", || books(&admin)["delivered"].as_u64() >= Some(2));
-        let first = page(&admin);
-        for line in ["\nearly_total 5\n", "\nearly_size_count 3\n"] {
-            assert!(first.contains(line), "{line:?}: {first}");
-        }
-        let books = books(&admin);
-        assert_eq!(books["produced"], books["delivered"], "{books}");
-        agent.stop();
-    }
-}
-
+///
 /// Programs send a metric twice, with its parts in the name and with tags, and mappings give both one name: they are one metric, and add up,
 /// as in statsd_exporter (`statsd_exporter::TWICE`, whose values these are).
 #[test]
-fn converted_metrics_of_one_name_and_type_are_one_metric() {
+fn the_first_scrape_has_earlier_samples_and_converted_metrics_of_one_name_are_one() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("mapping.yml");
     std::fs::write(&file, crate::statsd_exporter::TWICE).unwrap();
     let config = said(&["convert", "statsd-exporter", file.to_str().unwrap()]) + "bucket_width: 1s\n";
-    let mut agent = Agent::start(&config, &[]);
-    let admin = agent.wait_for("admin on http://");
+    let agent = Agent::start(&config, &[]);
+    let admin = agent.admin.clone();
     // One datagram is in one bucket.
-    agent.send(&crate::statsd_exporter::FOR_TWICE.join("\n"));
+    let early = "\nearly:1|c".repeat(5) + "\nearly.size:1:2:3|d\n";
+    agent.send(crate::statsd_exporter::FOR_TWICE.join("\n") + &early);
     until("the flush", || books(&admin)["delivered"].as_u64() > Some(0));
     let text = page(&admin);
+    for line in ["\nearly 5\n", "\nearly_size_count 3\n"] {
+        assert!(text.contains(line), "{line:?}: {text}");
+    }
+    let books = books(&admin);
+    assert_eq!(books["produced"], books["delivered"], "{books}");
     let mut shown: Vec<&str> = text
         .lines()
         .filter(|line| line.starts_with("flow_") && !line.contains("quantile="))

@@ -559,7 +559,7 @@ fn named(difference: &str) -> bool {
 /// Pairs of both programs that run at the same time.
 const PAIRS_AT_A_TIME: usize = 8;
 
-/// In the gate: scrape::converted_metrics_of_one_name_and_type_are_one_metric; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
+/// In the gate: scrape::, and migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
 #[test]
 #[ignore = "nightly: builds statsd_exporter"]
 fn every_series_of_its_own_mapping_files_is_the_same() {
@@ -613,15 +613,22 @@ fn every_series_of_its_own_mapping_files_is_the_same() {
     );
 }
 
-/// In the gate: scrape::converted_metrics_of_one_name_and_type_are_one_metric; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
+/// In the gate: scrape::, migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts, and of weir-ingest
+/// listeners::an_idle_gauge_begins_again_at_zero_after_the_time_of_its_mapping.
 #[test]
 #[ignore = "nightly: builds statsd_exporter"]
-fn values_between_buckets_and_several_buckets_of_time_add_up_to_the_same() {
+fn values_over_time_and_through_a_relay_add_up_to_the_same() {
     let Some(peer) = Peer::built() else { return };
+    values_between_buckets_and_several_buckets_of_time_add_up_to_the_same(&peer);
+    a_gauge_begins_again_at_zero_after_the_ttl_of_its_mapping(&peer);
+    statsd_exporter_beside_weir_shows_equal_series(&peer);
+}
+
+fn values_between_buckets_and_several_buckets_of_time_add_up_to_the_same(peer: &Peer) {
     let mapping = "defaults:\n  observer_type: histogram\n  histogram_options:\n    buckets: [.01, .1, 1, 10]\nmappings:\n- match: kb.*\n  name: size_bytes\n  scale: 1024\n  \
                    help: Sizes\n  labels: {what: $1}\n  histogram_options:\n    buckets: [1024, 4096]\n- match: quick.*\n  name: quick\n  observer_type: summary\n  labels: {host: mapped}\n\
                    - match: honest.*\n  name: honest\n  honor_labels: true\n  labels: {host: mapped}\n";
-    let pair = Pair::start(&peer, mapping).unwrap();
+    let pair = Pair::start(peer, mapping).unwrap();
     let mut lines = Vec::new();
     for round in 0..3 {
         for value in [1, 9, 10, 11, 99, 100, 5000, 60_000] {
@@ -638,13 +645,9 @@ fn values_between_buckets_and_several_buckets_of_time_add_up_to_the_same() {
     }
 }
 
-/// In the gate: listeners::an_idle_gauge_begins_again_at_zero_after_the_time_of_its_mapping of weir-ingest, and the converter's own tests.
-#[test]
-#[ignore = "nightly: builds statsd_exporter"]
-fn a_gauge_begins_again_at_zero_after_the_ttl_of_its_mapping() {
-    let Some(peer) = Peer::built() else { return };
+fn a_gauge_begins_again_at_zero_after_the_ttl_of_its_mapping(peer: &Peer) {
     let mapping = "mappings:\n- match: short.*\n  name: short\n  labels: {of: $1}\n  ttl: 3s\n- match: never.*\n  name: never\n  ttl: 0\n- match: '*.*'\n  name: $2\n  ttl: 1h\n";
-    let pair = Pair::start(&peer, mapping).unwrap();
+    let pair = Pair::start(peer, mapping).unwrap();
     let short = "short{of=a}";
     let values = |name: &str| pair.shown().map(|page| page.series.get(name).copied());
     for line in ["short.a:10|g", "never.a:10|g", "x.long:10|g"] {
@@ -678,13 +681,9 @@ fn a_gauge_begins_again_at_zero_after_the_ttl_of_its_mapping() {
 }
 
 /// Side by side as the page has it: clients send to weir, weir passes on what comes, and both show the same.
-/// In the gate: scrape::converted_metrics_of_one_name_and_type_are_one_metric; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
-#[test]
-#[ignore = "nightly: builds statsd_exporter"]
-fn statsd_exporter_beside_weir_shows_equal_series() {
-    let Some(peer) = Peer::built() else { return };
+fn statsd_exporter_beside_weir_shows_equal_series(peer: &Peer) {
     let mapping = "mappings:\n- match: jobs.*\n  name: jobs\n  labels: {job: $1}\n";
-    let pair = Pair::start_as(&peer, mapping, true).unwrap();
+    let pair = Pair::start_as(peer, mapping, true).unwrap();
     let lines = [
         "jobs.a:1|c",
         "jobs.b:3|c",

@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use weir_context::{ContextCounter, UsageSummary};
+use weir_counters::Counts;
 use weir_ingest::{IngestCounter, TLS_ERROR, WorkerCounter};
 use weir_listener::{ListenerCounter, Monotonic};
 use weir_protocol::ErrorClass;
 
 use super::access::Access;
 use super::books::BoundListener;
-use super::pipeline::{Flushed, PipelineState, Shared};
+use super::pipeline::{Flushed, Shared};
 use super::rates::Speed;
 use super::unix_now;
 use super::usage::Usage;
@@ -77,7 +78,8 @@ pub fn flushes(
     let mut before = Totals::default();
     let mut clock = ClockLog::default();
     Box::new(move |flushed| {
-        for line in clock.lines(&flushed.state) {
+        let workers = flushed.state.workers.iter().flatten();
+        for line in clock.lines(workers.map(|worker| &worker.counts)) {
             tracing::warn!("{line}");
         }
         for line in access.log_lines(&flushed.state, &listeners, Instant::now()) {
@@ -103,17 +105,10 @@ struct ClockLog {
 }
 
 impl ClockLog {
-    fn lines(&mut self, state: &PipelineState) -> Vec<String> {
-        let workers = || state.workers.iter().flatten();
-        let ahead = workers()
-            .map(|worker| worker.counts[WorkerCounter::ClockAheadMs])
-            .max()
-            .unwrap_or(0) as f64
-            / 1e3;
-        let set_back = workers()
-            .map(|worker| worker.counts[WorkerCounter::ClockSetBack])
-            .max()
-            .unwrap_or(0);
+    fn lines<'w>(&mut self, workers: impl Iterator<Item = &'w Counts<WorkerCounter>> + Clone) -> Vec<String> {
+        let most = |counter: WorkerCounter| workers.clone().map(|counts| counts[counter]).max().unwrap_or(0);
+        let ahead = most(WorkerCounter::ClockAheadMs) as f64 / 1e3;
+        let set_back = most(WorkerCounter::ClockSetBack);
         let mut lines = Vec::new();
         if set_back > self.set_back {
             lines.push(
@@ -254,5 +249,27 @@ impl Totals {
             }
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_back_is_logged_once() {
+        let mut log = ClockLog::default();
+        let mut lines = |ahead_ms: u64, set_back: u64| {
+            let mut counts = Counts::default();
+            counts[WorkerCounter::ClockAheadMs] = ahead_ms;
+            counts[WorkerCounter::ClockSetBack] = set_back;
+            log.lines([&Counts::default(), &counts].into_iter()).concat()
+        };
+        assert_eq!(lines(999, 0), "");
+        assert!(lines(2000, 0).ends_with(" 2.0 s ahead of it, until it has caught up"));
+        assert_eq!(lines(1500, 0), "", "it is known");
+        assert_eq!(lines(0, 0), "");
+        assert!(lines(0, 1).ends_with("timestamps go back with it"));
+        assert_eq!(lines(0, 1), "");
     }
 }

@@ -12,11 +12,11 @@ use weir_system::failure::Failure;
 
 pub fn version(arguments: &ArgMatches) -> Result<(), Failure> {
     let about = About::this();
-    if !arguments.get_flag("json") {
-        return super::print(&about.text());
-    }
-    let text = serde_json::to_string(&about).map_err(|error| Failure::runtime(error.to_string()))?;
-    super::print(&(text + "\n"))
+    let text = match arguments.get_flag("json") {
+        false => about.text(),
+        true => serde_json::to_string(&about).map_err(|error| Failure::runtime(error.to_string()))? + "\n",
+    };
+    super::print(&text)
 }
 
 pub fn completions_command() -> Command {
@@ -34,9 +34,13 @@ pub fn completions_command() -> Command {
 
 pub fn completions(arguments: &ArgMatches) -> Result<(), Failure> {
     let shell = *arguments.get_one::<Shell>("shell").expect("required");
+    super::print(&script(shell))
+}
+
+fn script(shell: Shell) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut super::command(), "weir", &mut text);
-    super::print(&String::from_utf8_lossy(&text))
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 pub fn manual_command() -> Command {
@@ -75,4 +79,48 @@ fn page(command: &Command, name: &str, directory: &Path) -> Result<(), Failure> 
     let path = directory.join(format!("{name}.1"));
     let written = page.render(&mut text).and_then(|()| std::fs::write(&path, text));
     written.map_err(|error| Failure::runtime(format!("{} cannot be written: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    #[test]
+    fn completions_and_manual_pages_know_every_command() {
+        let manual = |directory: &str| crate::cli::main(["weir", "manual", directory].map(OsString::from));
+        let directory = tempfile::tempdir().unwrap();
+        manual(directory.path().to_str().unwrap()).unwrap();
+        assert!(manual("/no/such/directory").is_err());
+        let scripts = [Shell::Bash, Shell::Zsh, Shell::Fish].map(script);
+        let whole = crate::cli::command();
+        let names = whole.get_subcommands().filter(|command| !command.is_hide_set());
+        let names: Vec<&str> = names.map(Command::get_name).collect();
+        assert!(names.contains(&"doctor"), "{names:?}");
+        for name in names {
+            assert!(scripts.iter().all(|script| script.contains(name)), "{name}");
+            let page = directory.path().join(format!("weir-{name}.1"));
+            let page = std::fs::read_to_string(page).unwrap();
+            assert!(page.contains(".SH SYNOPSIS"), "{page}");
+        }
+        assert!(directory.path().join("weir.1").exists());
+    }
+
+    #[test]
+    fn the_version_lists_the_features_that_are_built_in() {
+        let about = About::this();
+        let json = serde_json::to_value(&about).unwrap();
+        assert_eq!(json["outputs"].as_array().unwrap().len(), about.outputs.len());
+        let features = match about.features.as_slice() {
+            [] => "none".to_owned(),
+            features => features.join(", "),
+        };
+        let text = about.text();
+        assert!(
+            text.starts_with(&format!("weir {}\ncommit ", about.version)),
+            "{text}"
+        );
+        assert!(text.contains(&format!("\nfeatures {features}\n")), "{text}");
+    }
 }

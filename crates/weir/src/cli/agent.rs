@@ -270,3 +270,54 @@ pub fn error_message(code: &str, body: &str) -> Option<String> {
         None => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A server that gives each connection the next of these answers, and where it is.
+    fn server(answers: &'static [&'static str]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for answer in answers {
+                let mut stream = listener.accept().unwrap().0;
+                let mut request = [0; 1024];
+                let read = stream.read(&mut request).unwrap();
+                assert!(request[..read].starts_with(b"GET /ready "));
+                write!(stream, "{answer}").unwrap();
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn an_agent_that_is_not_ready_says_why() {
+        let agent = server(&[
+            "HTTP/1.0 200 OK\r\n\r\nready",
+            "HTTP/1.0 503 Service Unavailable\r\n\r\nstarting",
+        ]);
+        assert_eq!(fetch(agent, "/ready").unwrap(), "ready");
+        let message = fetch(agent, "/ready").unwrap_err().message;
+        assert!(message.contains("starting"), "{message}");
+    }
+
+    #[test]
+    fn nobody_and_another_program_are_told_from_an_agent() {
+        // Nobody else asks for a port of this address.
+        let free = TcpListener::bind("127.77.0.2:0").unwrap().local_addr().unwrap();
+        let message = fetch(free, "/ready").unwrap_err().message;
+        assert!(
+            message.contains(&format!("no agent at http://{free}")) && message.contains("weir run"),
+            "{message}"
+        );
+        let other = server(&["SSH-2.0-\x1b[31mother\r\n"]);
+        let message = fetch(other, "/ready").unwrap_err().message;
+        assert!(
+            message.contains("is not weir's admin server") && !message.contains('\x1b'),
+            "{message:?}"
+        );
+    }
+}

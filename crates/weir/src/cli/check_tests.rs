@@ -3,6 +3,8 @@
 #[path = "../../tests/support/secret_program.rs"]
 mod secret_program;
 
+use std::os::unix::fs::PermissionsExt;
+
 use rcgen::{CertificateParams, KeyPair};
 use weir_config::{Flag, Role};
 use weir_system::config::{self, Inputs};
@@ -22,6 +24,146 @@ fn are_refused(cases: &[(&str, &[&str])]) {
             assert!(error.contains(part), "{part:?} is not in {error:?} of {text}");
         }
     }
+}
+
+#[test]
+fn every_error_in_a_file_names_line_key_and_what_is_allowed() {
+    are_refused(&[
+        (
+            "\nbucket_widht: 1s\n",
+            &[
+                ":2:",
+                "\"bucket_widht\" is not a setting",
+                "did you mean \"bucket_width\"?",
+            ],
+        ),
+        ("zzz: 1\n", &[":1:", "\"zzz\" is not a setting", "known are udp"]),
+        (
+            "bucket_width: 10x\n",
+            &[":1:", "bucket_width", "\"10x\" is not a time", "from 1s to 1h"],
+        ),
+        (
+            "bucket_width: 1500ms\n",
+            &[":1:", "bucket_width", "whole seconds"],
+        ),
+        ("bucket_width: 0\n", &[":1:", "bucket_width", "from 1s to 1h"]),
+        (
+            "bucket_width:\n",
+            &[":1:", "bucket_width", "is nothing; must be a time"],
+        ),
+        (
+            "bucket_width: [1]\n",
+            &[":1:", "bucket_width", "is a list; must be a time"],
+        ),
+        (
+            "timestamps: maybe\n",
+            &[":1:", "timestamps", "\"maybe\" is not true or false"],
+        ),
+        ("workers: 65\n", &[":1:", "workers", "from 0 to 64"]),
+        ("workers: two\n", &[":1:", "workers", "a whole number"]),
+        ("cpu: -1\n", &[":1:", "cpu", "a number from 0"]),
+        ("memory: lots\n", &[":1:", "memory", "a size such as"]),
+        ("memory: 1MiB\n", &[":1:", "memory", "at least 8MiB"]),
+        ("log_level: loud\n", &[":1:", "log_level", "one of off"]),
+        (
+            "udp:\n  - 1\n  - nonsense\n",
+            &[":3:", "udp[1]", "\"nonsense\" is not an address"],
+        ),
+        ("udp: {a: 1}\n", &[":1:", "udp", "is a mapping; must be a list"]),
+        (
+            "udp: [8125, '127.0.0.1:8125']\n",
+            &[":1:", "udp", "127.0.0.1:8125 is listed twice"],
+        ),
+        ("uds: [relative]\n", &[":1:", "uds[0]", "an absolute path"]),
+        (
+            "uds: [/a]\nuds_stream: [/a]\n",
+            &[":2:", "uds_stream", "/a is listed twice"],
+        ),
+        ("socket_mode: 999\n", &[":1:", "socket_mode", "octal"]),
+        (
+            "socket_owner: no-such-user-here\n",
+            &[":1:", "socket_owner", "/etc/passwd"],
+        ),
+        (
+            "histogram_percentiles: ['95']\n",
+            &[":1:", "histogram_percentiles[0]", "from 0 to 1"],
+        ),
+        (
+            "histogram_aggregates: [mean]\n",
+            &[":1:", "histogram_aggregates[0]", "one of max"],
+        ),
+        ("tags: ['a,b']\n", &[":1:", "tags", "a comma"]),
+        (
+            "eol_required: [tcp]\n",
+            &[":1:", "eol_required[0]", "one of udp, uds"],
+        ),
+        ("admin: nowhere\n", &[":1:", "admin", "or off"]),
+        ("a: 1\na: 2\n", &[":2:", "set twice, first on line 1"]),
+        ("udp: [1\n", &[":1:", "not valid YAML"]),
+        ("- a\n", &[":1:", "is a list; must be a mapping"]),
+        ("x\n", &[":1:", "is a single value; must be a mapping"]),
+        ("udp: []\n---\nudp: []\n", &[":2:", "second document"]),
+        (
+            "outputs: [a]\n",
+            &[":1:", "outputs", "must be a mapping of names"],
+        ),
+        (
+            "outputs:\n  promethius: {}\n",
+            &[":2:", "outputs.promethius", "did you mean \"prometheus\"?"],
+        ),
+        (
+            "outputs:\n  a:\n    type: b\n",
+            &[":3:", "outputs.a", "no output of type \"b\"", "known are"],
+        ),
+        (
+            "outputs:\n  'a b': {}\n",
+            &[":2:", "outputs", "not a name of letters"],
+        ),
+        (
+            "outputs:\n  prometheus:\n  more:\n    type: prometheus\n",
+            &[
+                ":3:",
+                "outputs.more.enabled",
+                "only one output can have the path /metrics",
+            ],
+        ),
+        (
+            "outputs:\n  prometheus:\n    expirry: 1s\n",
+            &[":3:", "outputs.prometheus", "did you mean \"expiry\"?"],
+        ),
+        (
+            "outputs:\n  prometheus: 7\n",
+            &[":2:", "outputs.prometheus", "must be a mapping of settings"],
+        ),
+        (
+            "outputs:\n  datadog:\n    api_key: k\n    delivery:\n      timeout: x\n",
+            &[":5:", "outputs.datadog.delivery.timeout", "is not a time"],
+        ),
+        (
+            "outputs:\n  datadog:\n    api_key: k\n    delivery:\n      tiemout: 1s\n",
+            &[":5:", "outputs.datadog.delivery", "did you mean \"timeout\"?"],
+        ),
+        (
+            "outputs:\n  datadog:\n    api_key: k\n    url: intake\n",
+            &[":4:", "outputs.datadog.url", "a URL such as"],
+        ),
+    ]);
+    // No line has a key that is missing.
+    let error = config::load_content(b"outputs:\n  datadog:\n    site: x\n").unwrap_err();
+    let said = error.to_string();
+    for part in ["outputs.datadog.api_key", "is missing", "DD_API_KEY"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let error = config::load_content(b"a: 1\n\xff\n").unwrap_err().to_string();
+    assert!(error.contains(":2: is not valid UTF-8"), "{error}");
+    // All of them at once, in the order of the file.
+    let error = config::load_content(b"nope: 1\nworkers: 99\ncpu: x\n").unwrap_err();
+    let places: Vec<String> = error
+        .to_string()
+        .lines()
+        .map(|line| line[..12].to_owned())
+        .collect();
+    assert_eq!(places, ["weir.yaml:1:", "weir.yaml:2:", "weir.yaml:3:"]);
 }
 
 #[test]
@@ -116,6 +258,28 @@ fn files_of_encryption_are_refused_with_a_reason() {
     ] {
         let at = directory.path().to_str().unwrap();
         are_refused(&[(&text.replace("AT", at), parts)]);
+    }
+    // Encryption is switched on and off by a restart: a listener that took plain text a moment ago must not surprise its clients.
+    let load = |settings: &str| {
+        let text = settings.replace("AT", directory.path().to_str().unwrap());
+        config::load_content(format!("tcp: [1]\n{text}").as_bytes()).unwrap()
+    };
+    let files = "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/server.key\n";
+    let (plain, encrypted) = (load(""), load(files));
+    write("server.pem", &params.self_signed(&other).unwrap().pem());
+    write("server.key", &other.serialize_pem());
+    let renewed = load(files);
+    for (before, after, is_applied) in [
+        (&plain, &encrypted, false),
+        (&plain, &renewed, false),
+        (&encrypted, &renewed, true),
+        (&encrypted, &plain, false),
+    ] {
+        let changes = after.changes(before);
+        assert!(
+            !changes.is_empty() && changes.iter().all(|change| change.live == is_applied),
+            "{changes:?}"
+        );
     }
 }
 
@@ -215,6 +379,44 @@ fn a_key_file_switches_the_output_on_and_errors_name_the_file() {
     assert!(
         !good && text.contains("only one of them") && !text.contains(OLD) && !text.contains(NEW),
         "{text}"
+    );
+}
+
+#[test]
+fn files_that_others_may_read_or_write_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let [key, file] = ["key", "weir.yaml"].map(|name| directory.path().join(name));
+    std::fs::write(&key, OLD).unwrap();
+    let check = |setting: &str, of_key: u32, of_file: u32, expected: &str| {
+        std::fs::write(&file, format!("outputs: {{datadog: {{{setting}}}}}\n")).unwrap();
+        for (path, mode) in [(&key, of_key), (&file, of_file)] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let inputs = Inputs {
+            file: Some(file.clone()),
+            ..Inputs::default()
+        };
+        let (good, text) = checked(inputs, &[]);
+        let warnings = text.matches("# warning: ").count();
+        assert!(good && text.contains(expected), "{expected}: {text}");
+        assert_eq!(warnings, usize::from(!expected.is_empty()), "{text}");
+    };
+    let in_file = format!("api_key_file: {}", key.display());
+    check(&in_file, 0o600, 0o644, "");
+    check(
+        &in_file,
+        0o644,
+        0o644,
+        "key holds a secret and can be read by everybody",
+    );
+    check(&in_file, 0o600, 0o666, "weir.yaml can be written by everybody");
+    let here = format!("api_key: {OLD}");
+    check(&here, 0o600, 0o600, "");
+    check(
+        &here,
+        0o600,
+        0o644,
+        "weir.yaml holds a secret and can be read by everybody",
     );
 }
 

@@ -37,6 +37,8 @@ mod recent;
 mod reference;
 mod replay;
 mod send;
+#[cfg(test)]
+mod sources_tests;
 mod status;
 mod stream;
 mod style;

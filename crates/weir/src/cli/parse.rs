@@ -44,6 +44,10 @@ pub fn command() -> Command {
 }
 
 pub fn parse(arguments: &ArgMatches) -> Result<(), Failure> {
+    super::print(&parsed(arguments)?)
+}
+
+fn parsed(arguments: &ArgMatches) -> Result<String, Failure> {
     let file = arguments.get_one::<String>("file").map_or("-", String::as_str);
     let mut packet = Vec::new();
     let read = if file == "-" {
@@ -66,8 +70,35 @@ pub fn parse(arguments: &ArgMatches) -> Result<(), Failure> {
         timestamps: on("timestamps"),
         eol_required: on("eol-required"),
     };
-    super::print(&format!(
+    Ok(format!(
         "{}\n",
         weir_protocol::json::packet_to_json(&packet, &options)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_decide_how_a_line_is_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "a:1|c|T5|c:ci-x\nb\nc:1|c").unwrap();
+        let read = |switches: &[&str]| -> serde_json::Value {
+            let arguments = [&["parse", file.path().to_str().unwrap()], switches].concat();
+            let arguments = command().try_get_matches_from(arguments).unwrap();
+            serde_json::from_str(&parsed(&arguments).unwrap()).unwrap()
+        };
+        let lines = read(&[]);
+        assert_eq!(lines[0]["ts"], 5);
+        assert_eq!(lines[0]["local"]["container_id"], "x");
+        assert_eq!(lines[1]["error"], "no_separator");
+        assert!(lines[2].get("error").is_none(), "{lines}");
+        let lines = read(&["--timestamps=false", "--origin-client=false", "--eol-required"]);
+        assert!(
+            lines[0].get("ts").is_none() && lines[0].get("local").is_none(),
+            "{lines}"
+        );
+        assert_eq!(lines[2]["error"], "unterminated");
+    }
 }

@@ -261,3 +261,102 @@ fn framed(packet: &[u8], newline: bool) -> Vec<u8> {
         false => [&length[..], packet].concat(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
+    use weir_system::failure::FailureKind;
+
+    use super::*;
+
+    fn run(arguments: &[&str], to: &str) -> Result<(), Failure> {
+        let arguments = [&["weir", "send", "--to", to], arguments].concat();
+        crate::cli::main(arguments.into_iter().map(OsString::from))
+    }
+
+    /// All of one connection.
+    fn all(mut stream: impl io::Read) -> Vec<u8> {
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        received
+    }
+
+    #[test]
+    fn every_kind_of_address_is_reached() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut buffer = [0; 100];
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        udp.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let to = format!("udp://{}", udp.local_addr().unwrap());
+        run(&["a:1|c|#x:y", "b:2|g"], &to).unwrap();
+        for expected in ["a:1|c|#x:y", "b:2|g"] {
+            let length = udp.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], expected.as_bytes());
+        }
+
+        let path = directory.path().join("datagram");
+        let datagram = UnixDatagram::bind(&path).unwrap();
+        datagram.set_read_timeout(Some(TIMEOUT)).unwrap();
+        run(&["a:1|c"], &format!("unixgram://{}", path.display())).unwrap();
+        let length = datagram.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"a:1|c");
+
+        let path = directory.path().join("stream");
+        let stream = UnixListener::bind(&path).unwrap();
+        run(&["a:1|c", "b:2|g"], &format!("unix://{}", path.display())).unwrap();
+        let framed = b"\x05\0\0\0a:1|c\x05\0\0\0b:2|g";
+        assert_eq!(all(stream.accept().unwrap().0), framed);
+
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = format!("tcp://{}", tcp.local_addr().unwrap());
+        for (framing, expected) in [("length", &framed[..9]), ("newline", b"a:1|c\n")] {
+            run(&["a:1|c", "--framing", framing], &to).unwrap();
+            assert_eq!(all(tcp.accept().unwrap().0), expected);
+        }
+    }
+
+    #[test]
+    fn a_missing_receiver_is_reported() {
+        let directory = tempfile::tempdir().unwrap();
+        // Nobody else asks for a port of this address.
+        let free = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
+        let missing = directory.path().join("missing");
+        for to in [
+            format!("udp://{free}"),
+            format!("tcp://{free}"),
+            format!("unixgram://{}", missing.display()),
+            format!("unix://{}", missing.display()),
+        ] {
+            let failure = run(&["a:1|c"], &to).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Runtime);
+            let message = failure.message;
+            assert!(
+                message.contains(&to) && message.contains("is the agent running?"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn malformed_messages_and_addresses_are_wrong_usage() {
+        let nobody = "udp://127.0.0.1:9";
+        for (message, to, parts) in [
+            (
+                "a:1|c",
+                "127.0.0.1:1",
+                ["flag --to", "udp://host:port", "unix:///path"],
+            ),
+            ("a:1|q", nobody, ["bad_type", "--raw", "name:value"]),
+            ("", nobody, ["empty", "--raw", ""]),
+        ] {
+            let failure = run(&[message], to).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage);
+            for part in parts {
+                assert!(failure.message.contains(part), "{part:?}: {failure}");
+            }
+        }
+    }
+}

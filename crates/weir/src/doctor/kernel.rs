@@ -23,14 +23,18 @@ pub fn datagram_queue(input: &CheckInput<'_>) -> Vec<Finding> {
     if input.loaded.config.listeners.uds.is_empty() {
         return Vec::new();
     }
+    vec![queue_of(std::fs::read_to_string(QUEUE).ok())]
+}
+
+/// The verdict on the kernel's text, if there is one.
+fn queue_of(text: Option<String>) -> Finding {
     let check = "kernel";
     let subject = "net.unix.max_dgram_qlen";
-    let text = std::fs::read_to_string(QUEUE);
-    vec![match text.map(|text| text.trim().parse::<u64>()) {
-        Ok(Ok(length)) if length >= QUEUE_WANTED => {
+    match text.map(|text| text.trim().parse::<u64>()) {
+        Some(Ok(length)) if length >= QUEUE_WANTED => {
             Finding::fine(check, subject, format!("{length} datagrams may wait in a Unix socket"))
         }
-        Ok(Ok(length)) => Finding::warning(
+        Some(Ok(length)) => Finding::warning(
             check,
             subject,
             format!("only {length} datagrams may wait in a Unix socket; clients that do not wait drop bursts"),
@@ -39,7 +43,7 @@ pub fn datagram_queue(input: &CheckInput<'_>) -> Vec<Finding> {
             "run `sysctl -w {subject}={QUEUE_WANTED}` before weir starts (and put it into /etc/sysctl.d/ to keep it)"
         )),
         _ => Finding::skipped(check, subject, format!("{QUEUE} cannot be read")),
-    }]
+    }
 }
 
 /// Whether the kernel grants the configured size.
@@ -131,4 +135,38 @@ fn compared(who: &str, date: i64, now: i64) -> Finding {
     let direction = if off > 0 { "ahead of" } else { "behind" };
     let found = format!("this clock is {} s {direction} that of {who}", off.abs());
     Finding::error(CLOCK, who, found).remedy(CLOCK_REMEDY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Severity;
+    use super::*;
+
+    #[test]
+    fn short_queues_small_buffers_and_wrong_clocks_have_a_remedy() {
+        for (text, verdict) in [
+            (Some("10\n"), Severity::Warning),
+            (Some("512\n"), Severity::Fine),
+            (Some("many"), Severity::Skipped),
+            (None, Severity::Skipped),
+        ] {
+            let finding = queue_of(text.map(str::to_owned));
+            assert_eq!(finding.verdict, verdict, "{finding:?}");
+        }
+        let short = queue_of(Some("10".to_owned())).remedy;
+        assert!(short.contains("sysctl -w net.unix.max_dgram_qlen=512"), "{short}");
+        assert_eq!(granted_of("udp", 1 << 30, 1 << 30).verdict, Severity::Fine);
+        let small = granted_of("udp", 212_992, 1 << 30);
+        assert_eq!(small.verdict, Severity::Warning);
+        assert!(small.remedy.contains("net.core.rmem_max=1073741824"), "{small:?}");
+        for (date, verdict) in [
+            (990, Severity::Fine),
+            (989, Severity::Error),
+            (1011, Severity::Error),
+        ] {
+            let finding = compared("backend", date, 1000);
+            assert_eq!(finding.verdict, verdict, "{finding:?}");
+            assert_eq!(finding.remedy.is_empty(), verdict == Severity::Fine);
+        }
+    }
 }

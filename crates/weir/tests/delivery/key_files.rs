@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::delivery::receiver::Receiver;
 use crate::delivery::reload::{NEW, OLD, Setup, datadog};
-use crate::support::{run, until};
+use crate::support::{post, until};
 
 fn write_secret(path: &Path, secret: &str) {
     // As secrets are changed in Kubernetes: at once.
@@ -25,41 +25,83 @@ fn arrived_with(receiver: &Receiver, header: &str) {
     });
 }
 
-/// The key is revoked, its file gets another: without a signal, the refused payloads arrive.
+/// The key is revoked, its file gets another: without a signal, the refused payloads arrive. So it is with a token.
 #[test]
-fn a_key_that_is_replaced_in_its_file_is_picked_up() {
-    let intake = Receiver::start(202);
+fn keys_and_tokens_are_taken_from_their_files_when_these_change_and_are_never_shown() {
+    let (intake, receiver) = (Receiver::start(202), Receiver::start(200));
     let directory = tempfile::tempdir().unwrap();
-    let (key, other) = (directory.path().join("key"), directory.path().join("other"));
-    write_secret(&key, OLD);
-    write_secret(&other, OLD);
+    let [key, other, token, tenant] =
+        ["key", "other", "token", "tenant"].map(|name| directory.path().join(name));
+    for (path, secret) in [
+        (&key, OLD),
+        (&other, OLD),
+        (&token, "first-token-of-many"),
+        (&tenant, "tenant-of-many"),
+    ] {
+        write_secret(path, secret);
+    }
+    let may =
+        |path: &Path, mode: u32| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    may(&key, 0o644);
     let more = format!(
         ", additional_endpoints_file: {{'{}/x': ['{}']}}",
         intake.url,
         other.display()
     );
     let setting = format!("api_key_file: {}", key.display());
-    let mut setup = Setup::start(&datadog("intake", &setting, &intake.url, &more));
-    setup.agent.send("first:1|c");
+    let files = format!(
+        "bearer_token_file: {}, headers_file: {{X-Tenant: {}}}",
+        token.display(),
+        tenant.display()
+    );
+    let others = format!(
+        "  rw: {{type: remote_write, url: '{0}/write', {files}}}\n  otlp: {{url: '{0}', {files}}}\n",
+        receiver.url
+    );
+    let mut setup = Setup::start(&(datadog("intake", &setting, &intake.url, &more) + &others));
+    let agent = &mut setup.agent;
+    agent.wait_for("key holds a secret and can be read by everybody");
+    let file = setup.directory.path().join("weir.yaml");
+    may(&file, 0o666);
+    let (_, body) = post(&agent.admin, "/api/v1/reload");
+    assert!(body.contains("weir.yaml can be written by everybody"), "{body}");
+    agent.wait_for("weir.yaml can be written by everybody");
+
+    agent.send("first:1|c");
     arrived_with(&intake, &format!("dd-api-key: {OLD}"));
-    // The current file is not meant for this reload.
-    setup.rewrite("  nonsense: {}\n");
+    let both = |token: &str| {
+        until(token, || {
+            let taken = receiver.taken();
+            let of = |path: &str| {
+                taken.iter().any(|taken| {
+                    taken.head.starts_with(&format!("post {path}"))
+                        && taken.header("authorization") == Some(format!("bearer {token}").as_str())
+                        && taken.header("x-tenant") == Some("tenant-of-many")
+                })
+            };
+            of("/write") && of("/v1/metrics")
+        });
+    };
+    both("first-token-of-many");
+    // The current file is not meant for these reloads.
+    std::fs::write(&file, "nonsense: {}\n").unwrap();
+    write_secret(&token, "second-token-of-many");
+    agent.wait_for("reload: outputs.otlp.bearer_token_file is now ");
+    agent.wait_for("reload: outputs.rw.bearer_token_file is now ");
+    agent.send("first:1|c");
+    both("second-token-of-many");
+
     intake.answer_with(503);
-    setup.agent.send("second:1|c");
+    agent.send("second:1|c");
     until("it waits", || {
-        let status = setup.agent.status();
-        let failing = status["outputs"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|output| output["healthy"] == false || output["type"] == "prometheus");
+        let status = agent.status();
+        let mut outputs = status["outputs"].as_array().unwrap().iter();
+        let failing = outputs.all(|output| output["healthy"] == false || output["type"] != "datadog");
         failing.then_some(()).ok_or(status["outputs"].to_string())
     });
     write_secret(&key, NEW);
-    setup.agent.wait_for("a file with a key or token has changed");
-    setup
-        .agent
-        .wait_for("reload: outputs.intake.api_key_file is now ");
+    agent.wait_for("a file with a key or token has changed");
+    agent.wait_for("reload: outputs.intake.api_key_file is now ");
     intake.answer_with(202);
     until("it arrives with the new key", || {
         let found = intake.points("second");
@@ -69,109 +111,17 @@ fn a_key_that_is_replaced_in_its_file_is_picked_up() {
             .ok_or(format!("{found:?}"))
     });
     write_secret(&other, NEW);
-    setup
-        .agent
-        .wait_for("reload: outputs.intake.additional_endpoints_file is now ");
+    agent.wait_for("reload: outputs.intake.additional_endpoints_file is now ");
     // A missing file is an error, and the old key stays.
     std::fs::remove_file(&key).unwrap();
-    setup.agent.wait_for("the old configuration stays active");
-    let page = setup.agent.status().to_string();
-    setup.agent.send("third:1|c");
-    until("it arrives", || {
-        (intake.sum("third") == 2.0).then_some(()).ok_or("not yet".into())
-    });
-    setup.agent.signal("-TERM");
+    agent.wait_for("the old configuration stays active");
+    let page = agent.status().to_string();
+    agent.send("third:1|c");
+    until("it arrives", || intake.sum("third") == 2.0);
+    agent.signal("-TERM");
     let log = setup.agent.finished();
     for shown in [log, page] {
         assert!(!shown.contains(OLD) && !shown.contains(NEW), "{shown}");
+        assert!(!shown.contains("-of-many"), "{shown}");
     }
-}
-
-#[test]
-fn tokens_and_headers_come_from_files() {
-    let receiver = Receiver::start(200);
-    let directory = tempfile::tempdir().unwrap();
-    let token = directory.path().join("token");
-    let tenant = directory.path().join("tenant");
-    write_secret(&token, "first-token-of-many");
-    write_secret(&tenant, "tenant-of-many");
-    let files = format!(
-        "bearer_token_file: {}, headers_file: {{X-Tenant: {}}}",
-        token.display(),
-        tenant.display()
-    );
-    let mut setup = Setup::start(&format!(
-        "  rw: {{type: remote_write, url: '{0}/write', {files}}}\n  otlp: {{url: '{0}', {files}}}\n",
-        receiver.url
-    ));
-    setup.agent.send("a:1|c");
-    let both = |token: &str| {
-        until(token, || {
-            let of = |path: &str| {
-                receiver.taken().iter().any(|taken| {
-                    let head = &taken.head;
-                    let has_token = head.contains(&format!("authorization: bearer {token}"));
-                    head.starts_with(&format!("post {path}"))
-                        && has_token
-                        && head.contains("x-tenant: tenant-of-many")
-                })
-            };
-            (of("/write") && of("/v1/metrics"))
-                .then_some(())
-                .ok_or("not yet".into())
-        });
-    };
-    both("first-token-of-many");
-    write_secret(&token, "second-token-of-many");
-    setup
-        .agent
-        .wait_for("reload: outputs.otlp.bearer_token_file is now ");
-    setup
-        .agent
-        .wait_for("reload: outputs.rw.bearer_token_file is now ");
-    setup.agent.send("a:1|c");
-    both("second-token-of-many");
-    setup.agent.finish();
-}
-
-fn check(arguments: &[&str], environment: &[(&str, &str)]) -> (bool, String) {
-    let ran = run(&[&["check"], arguments].concat(), environment);
-    (ran.code == 0, ran.stdout + &ran.stderr)
-}
-
-#[test]
-fn files_that_others_may_read_or_write_are_named() {
-    let directory = tempfile::tempdir().unwrap();
-    let key = directory.path().join("key");
-    write_secret(&key, OLD);
-    let mode =
-        |path: &Path, mode: u32| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-    let intake = Receiver::start(202);
-    let setting = format!("api_key_file: {}", key.display());
-    mode(&key, 0o644);
-    let mut setup = Setup::start(&datadog("intake", &setting, &intake.url, ""));
-    let file = setup.directory.path().join("weir.yaml");
-    setup
-        .agent
-        .wait_for("key holds a secret and can be read by everybody");
-    let shown = |what: &str, is_shown: bool| {
-        let (good, text) = check(&["--config", file.to_str().unwrap()], &[]);
-        assert!(good && text.contains(what) == is_shown, "{what}: {text}");
-    };
-    shown("# warning: ", true);
-    mode(&key, 0o600);
-    shown("# warning: ", false);
-    mode(&file, 0o666);
-    shown("weir.yaml can be written by everybody", true);
-    setup.agent.signal("-HUP");
-    setup.agent.wait_for("weir.yaml can be written by everybody");
-    // A secret in the configuration makes it one.
-    mode(&file, 0o644);
-    shown("# warning: ", false);
-    setup.rewrite(&datadog("intake", &format!("api_key: {OLD}"), &intake.url, ""));
-    shown("weir.yaml holds a secret and can be read by everybody", true);
-    let (_, answer) = setup.reload();
-    let notes = answer["notes"].to_string();
-    assert!(notes.contains("can be read by everybody"), "{answer}");
-    setup.agent.finish();
 }

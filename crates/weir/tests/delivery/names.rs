@@ -161,7 +161,9 @@ fn with_hosts(hosts: &Path) -> Option<Command> {
     Some(command)
 }
 
-fn moves(is_dead: bool) {
+/// At the old address of each output, the receiver either ends or stays and answers nothing.
+#[test]
+fn names_that_move_from_addresses_that_refuse_or_do_not_answer_are_followed() {
     use Protocol::*;
     let directory = tempfile::tempdir().unwrap();
     let hosts = directory.path().join("hosts");
@@ -183,7 +185,9 @@ fn moves(is_dead: bool) {
     ];
     let mut text = String::from("bucket_width: 1s\noutputs:\n  prometheus: {enabled: false}\n");
     let mut receivers = Vec::new();
-    for (name, output_type, protocol) in outputs {
+    let both = [true, false].into_iter();
+    for (is_dead, (name, output_type, protocol)) in both.flat_map(|is_dead| outputs.map(|of| (is_dead, of))) {
+        let name = format!("{name}_{}", if is_dead { "refuses" } else { "is_silent" });
         let (old, new) = Receiver::pair(protocol);
         let at = format!("{NAME}:{}", old.port());
         let delivery = "delivery: {timeout: 500ms, backoff_max: 100ms}";
@@ -202,47 +206,37 @@ fn moves(is_dead: bool) {
             _ => format!("targets: ['tcp://{at}'], check_interval: 20ms"),
         };
         text += &format!("  {name}: {{type: {output_type}, {settings}}}\n");
-        receivers.push((name, protocol, old, new));
+        receivers.push((name, protocol, is_dead, old, new));
     }
     let config = directory.path().join("weir.yaml");
     std::fs::write(&config, text).unwrap();
     let arguments = ["--config", config.to_str().unwrap()];
     let agent = Starter::by(command).socket().arguments(arguments).start();
-    let all = |what: &str, of: &dyn Fn(&Receiver, &Receiver, Protocol) -> bool| {
+    let all = |what: &str, of: &dyn Fn(&Receiver, &Receiver, bool) -> bool| {
         until(what, || {
             agent.send("page.views:1|c\nlevel:1|g\n");
             let missing: Vec<&str> = receivers
                 .iter()
-                .filter(|(_, protocol, old, new)| !of(old, new, *protocol))
-                .map(|(name, ..)| *name)
+                // A stream that accepts data is alive, even if the other end loses it.
+                .filter(|(_, protocol, is_dead, old, new)| !of(old, new, *protocol == Stream && !is_dead))
+                .map(|(name, ..)| name.as_str())
                 .collect();
             missing.is_empty().then_some(()).ok_or(format!("{missing:?}"))
         });
     };
     all("all go to the old address", &|old, _, _| old.heard() > 0);
     assert!(receivers.iter().all(|(.., new)| new.heard() == 0));
-    for (_, _, old, _) in &receivers {
+    for (_, _, is_dead, old, _) in &receivers {
         old.answers.store(false, Ordering::SeqCst);
-        if is_dead {
+        if *is_dead {
             old.end();
         }
     }
     point(NEW);
-    // A stream that accepts data is alive, even if the other end loses it.
-    all("all go to the new address", &|_, new, protocol| {
-        new.heard() > 0 || (protocol == Stream && !is_dead)
+    all("all go to the new address", &|_, new, is_alive| {
+        new.heard() > 0 || is_alive
     });
     // These receivers answer nothing over gRPC and confirm nothing to Graphite: that is lost, and said.
     let log = agent.finish_with_a_loss();
     assert!(log.contains("of grpc") && log.contains("of graphite"), "{log}");
-}
-
-#[test]
-fn a_name_that_moves_from_an_address_that_refuses() {
-    moves(true);
-}
-
-#[test]
-fn a_name_that_moves_from_an_address_that_does_not_answer() {
-    moves(false);
 }

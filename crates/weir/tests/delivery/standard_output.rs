@@ -87,13 +87,10 @@ fn a_stuck_reader_delays_nothing_else() {
 }
 
 #[test]
-fn a_closed_reader_is_reported() {
-    told_of(Reader::Gone);
-}
-
-#[test]
-fn nothing_is_delivered_to_a_closed_standard_output() {
-    told_of(Reader::NotThere);
+fn a_reader_that_has_gone_or_was_never_there_is_reported_and_gets_nothing() {
+    for reader in [Reader::Gone, Reader::NotThere] {
+        told_of(reader);
+    }
 }
 
 fn told_of(reader: Reader) {

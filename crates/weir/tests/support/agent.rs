@@ -32,7 +32,7 @@ impl Drop for Killed {
 
 /// The program in a directory, copied by another process: a file that this one has open for writing cannot be run by what a test
 /// beside it forks meanwhile.
-pub fn copied_into(directory: &Path) -> PathBuf {
+fn copied_into(directory: &Path) -> PathBuf {
     let program = directory.join("weir");
     let mut copy = Command::new("cp");
     copy.arg(WEIR).arg(&program);

@@ -26,7 +26,7 @@ use serde_json::Value;
 use weir_config::{Setting, SettingType};
 use weir_output::settings::OUTPUT_TYPES;
 
-pub use agent::{Agent, Killed, PointBooks, Starter, copied_into, long_bucket, signal, with_long_buckets};
+pub use agent::{Agent, Killed, PointBooks, Starter, long_bucket, signal, with_long_buckets};
 
 /// However slow the machine: what takes longer is broken.
 pub const PATIENCE: Duration = Duration::from_secs(90);

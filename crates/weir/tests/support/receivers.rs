@@ -163,6 +163,42 @@ impl Prometheus {
     }
 }
 
+/// A VictoriaMetrics that takes remote write and lines of InfluxDB.
+pub struct VictoriaMetrics {
+    _killed: Killed,
+    _directory: tempfile::TempDir,
+    pub address: String,
+}
+
+impl VictoriaMetrics {
+    pub fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let address = free_address();
+        let child = Command::new("victoria-metrics")
+            .arg(format!("-storageDataPath={}", directory.path().display()))
+            .arg(format!("-httpListenAddr={address}"))
+            .args(["-search.latencyOffset=0s", "-dedup.minScrapeInterval=0s"])
+            .arg("-influxSkipSingleField")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("victoria-metrics is installed (scripts/install-test-deps.sh)");
+        let receiver = VictoriaMetrics {
+            _killed: Killed(child),
+            _directory: directory,
+            address,
+        };
+        until("it answers", || receiver.get("/health").is_some());
+        receiver
+    }
+
+    /// The body of an answer with 200.
+    pub fn get(&self, path: &str) -> Option<String> {
+        let (head, body) = get(&self.address, path, "*/*")?;
+        head.contains(" 200 ").then(|| String::from_utf8(body).unwrap())
+    }
+}
+
 /// Builds a program of the module in tests/receivers from its sources through the module proxy: several minutes the first time, and
 /// gigabytes.
 pub fn built(module: &str, package: &str, arguments: &[&str]) -> PathBuf {
