@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::process::DumpableBehavior;
 
@@ -19,8 +20,6 @@ pub const COMMAND: &str = "starter";
 
 /// The flag that makes the program take over.
 pub const TAKE_OVER: &str = "--take-over";
-
-const START: u8 = b's';
 
 /// Descriptors and variables that children of the started process must not inherit.
 const ONES_OWN: &[&str] = &[
@@ -36,6 +35,8 @@ const ONES_OWN: &[&str] = &[
 pub struct Starter {
     stream: UnixStream,
     child: Mutex<std::process::Child>,
+    /// The number of the process that was started last. An order is this number, and the report of its end begins with it.
+    started: AtomicU8,
 }
 
 impl Starter {
@@ -52,21 +53,26 @@ impl Starter {
         Ok(Starter {
             stream: own,
             child: Mutex::new(child),
+            started: AtomicU8::new(0),
         })
     }
 
     /// Starts the program on disk.
     pub fn go(&self) -> io::Result<()> {
-        (&self.stream).write_all(&[START])
+        let number = self.started.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        (&self.stream).write_all(&[number])
     }
 
-    /// Waits until a started process has ended, and returns its status. An error means that the starter has ended.
-    pub fn wait(&self) -> io::Result<String> {
-        let mut length = [0; 4];
+    /// Waits until a started process has ended, and returns its status. `None`: it was not the one that was started last, which may be about to
+    /// take over. An error means that the starter has ended.
+    pub fn wait(&self) -> io::Result<Option<String>> {
+        let (mut number, mut length) = ([0], [0; 4]);
+        (&self.stream).read_exact(&mut number)?;
         (&self.stream).read_exact(&mut length)?;
         let mut text = vec![0; u32::from_le_bytes(length).min(4096) as usize];
         (&self.stream).read_exact(&mut text)?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        let is_last = number == [self.started.load(Ordering::Acquire)];
+        Ok(is_last.then(|| String::from_utf8_lossy(&text).into_owned()))
     }
 }
 
@@ -116,10 +122,11 @@ pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<()
                         (None, signal) => format!("signal {} ended it", signal.unwrap_or(0)),
                     },
                 );
-                report(&reported, &ended);
+                report(&reported, order, &ended);
             })),
             Err(error) => report(
                 &reported,
+                order,
                 &format!("{} cannot be run: {error}", program.display()),
             ),
         }
@@ -128,8 +135,41 @@ pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<()
 }
 
 /// The requester may have ended.
-fn report(mut stream: &UnixStream, text: &str) {
-    let mut message = (text.len() as u32).to_le_bytes().to_vec();
+fn report(mut stream: &UnixStream, [number]: [u8; 1], text: &str) {
+    let mut message = vec![number];
+    message.extend((text.len() as u32).to_le_bytes());
     message.extend(text.as_bytes());
     let _ = stream.write_all(&message);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The process of a failed upgrade may end when the next upgrade has begun.
+    #[test]
+    fn the_end_of_an_earlier_process_is_not_that_of_the_last_one() {
+        let (own, others) = UnixStream::pair().unwrap();
+        let starter = Starter {
+            stream: own,
+            child: Mutex::new(Command::new("true").spawn().unwrap()),
+            started: AtomicU8::new(u8::MAX - 1),
+        };
+        let order = || {
+            starter.go().unwrap();
+            let mut order = [0];
+            (&others).read_exact(&mut order).unwrap();
+            order
+        };
+        let first = order();
+        report(&others, first, "first");
+        assert_eq!(starter.wait().unwrap().as_deref(), Some("first"));
+        let second = order();
+        report(&others, first, "first, again");
+        report(&others, second, "second");
+        assert_eq!(starter.wait().unwrap(), None);
+        assert_eq!(starter.wait().unwrap().as_deref(), Some("second"));
+        drop(others);
+        assert!(starter.wait().is_err());
+    }
 }

@@ -171,7 +171,7 @@ impl HandOverSource {
             if ready.is_ok() && !connected {
                 // An error means that the starter has ended.
                 match starter.map(Starter::wait) {
-                    Some(Ok(ended)) => self.started_process_ended(&ended),
+                    Some(Ok(ended)) => ended.iter().for_each(|how| self.started_process_ended(how)),
                     _ => starter = None,
                 }
                 continue;
