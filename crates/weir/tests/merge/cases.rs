@@ -109,7 +109,9 @@ fn case_21_generator_results_outputs_and_ledger_agree_and_a_waiting_process_cont
     let own = directory.path().join("waiting");
     std::fs::create_dir(&own).unwrap();
     let waiting = Merge::start(&own, &config(&fleet.directory, ""));
-    until("it is ready", || get(&waiting.admin, "/ready").0 == 200);
+    until("it is ready, and knows what it holds", || {
+        get(&waiting.admin, "/ready").0 == 200 && waiting.fleet()["partitions_held"].is_u64()
+    });
     let status = waiting.fleet();
     assert_eq!(
         (&status["sends"], &status["partitions_held"]),
