@@ -190,9 +190,9 @@ pub struct CheckpointWriter {
     files: BTreeMap<u16, Box<dyn Sink>>,
     /// Workers whose file has no complete checkpoint yet.
     begun: BTreeSet<u16>,
-    /// Workers without a complete checkpoint since the start: until then the bucket that the process began with counts.
+    /// Workers without a complete checkpoint: until none is left for the first time, the bucket that the process began with counts.
     awaited: BTreeSet<u16>,
-    /// Workers with a complete checkpoint that waits for those.
+    /// Workers with a complete checkpoint that waits for those, or could not be renamed.
     finished: BTreeSet<u16>,
     /// The payloads in the last complete checkpoint of each worker.
     marked: Vec<u64>,
@@ -269,7 +269,10 @@ impl CheckpointWriter {
                     .create(&unfinished(self.tally.epoch(), usize::from(*worker)))?;
                 self.files.insert(*worker, file);
                 self.begun.insert(*worker);
-                self.finished.remove(worker);
+                // The new file takes the place of its complete checkpoint, so the bucket that the process began with still counts.
+                if self.finished.remove(worker) && !self.progress.is_complete.load(Ordering::Acquire) {
+                    self.awaited.insert(*worker);
+                }
                 let begin = Begin {
                     agent: self.agent.0,
                     epoch: self.tally.epoch(),
@@ -317,7 +320,7 @@ impl CheckpointWriter {
     /// Says which payloads are safe: not before checkpoints count instead of what the process began with.
     fn marked(&mut self, worker: u16, payloads: u64) {
         self.marked[usize::from(worker)] = payloads;
-        if self.awaited.is_empty() {
+        if self.progress.is_complete.load(Ordering::Acquire) {
             for (worker, payloads) in self.marked.iter().enumerate() {
                 self.progress.saved.set(worker, *payloads);
             }
@@ -333,10 +336,11 @@ impl CheckpointWriter {
             return Ok(());
         }
         let epoch = self.tally.epoch();
-        for worker in std::mem::take(&mut self.finished) {
-            let worker = usize::from(worker);
+        while let Some(&worker) = self.finished.first() {
+            let number = usize::from(worker);
             self.disk
-                .rename(&unfinished(epoch, worker), &name(epoch, worker))?;
+                .rename(&unfinished(epoch, number), &name(epoch, number))?;
+            self.finished.remove(&worker);
         }
         self.tally.complete();
         self.progress.is_complete.store(true, Ordering::Release);
@@ -500,5 +504,119 @@ impl<'a> Iterator for Frames<'a> {
         }
         self.0 = rest;
         Some((*tag, body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_aggregate::Bucket;
+
+    use super::super::disk::SystemDisk;
+    use super::super::tally::Head;
+    use super::*;
+
+    /// The checkpoints of a process with two workers.
+    struct Case {
+        _directory: tempfile::TempDir,
+        disk: Arc<dyn Disk>,
+        tally: Arc<Tally>,
+        writer: CheckpointWriter,
+    }
+
+    impl Case {
+        fn new() -> Case {
+            let directory = tempfile::tempdir().unwrap();
+            let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(directory.path()));
+            let head = Head {
+                agent: AgentId::default(),
+                epoch: 7,
+                base: 6,
+                continued: None,
+                workers: 2,
+                started_ms: 0,
+            };
+            let tally = Arc::new(Tally::new(&disk, head, &[]).unwrap());
+            let (writer, _) = prepare(&disk, AgentId::default(), &tally, None, String::new(), 2, 1 << 20);
+            Case {
+                _directory: directory,
+                disk,
+                tally,
+                writer,
+            }
+        }
+
+        fn begins(&mut self, worker: u16, start: i64) {
+            let bucket = Bucket {
+                start,
+                timestamp: start,
+                width: 10,
+            };
+            self.writer.take(&CheckpointPart::Begin {
+                worker,
+                bucket,
+                ended: 0,
+            });
+        }
+
+        fn is_complete_after(&mut self, worker: u16) -> bool {
+            self.writer.take(&CheckpointPart::Mark {
+                worker,
+                samples: 1,
+                payloads: 0,
+                at_ms: 0,
+            });
+            self.writer.progress.is_complete.load(Ordering::Acquire)
+        }
+
+        /// The bucket in the file of each worker.
+        fn buckets(&self) -> [Option<i64>; 2] {
+            [0, 1].map(|worker| {
+                let read = WorkerCheckpoint::read(
+                    &*self.disk,
+                    worker,
+                    AgentId::default(),
+                    self.tally.epoch(),
+                    u64::MAX,
+                );
+                read.ok().map(|file| file.begin.bucket.start)
+            })
+        }
+    }
+
+    #[test]
+    fn the_bucket_at_the_start_counts_until_all_have_a_complete_checkpoint_at_once() {
+        let mut case = Case::new();
+        case.begins(1, 10);
+        assert!(!case.is_complete_after(1));
+        // Its next bucket takes the place of the checkpoint that waited for the other worker's.
+        case.begins(1, 20);
+        case.begins(0, 20);
+        assert!(!case.is_complete_after(0));
+        assert_eq!(case.buckets(), [None, None]);
+        assert!(case.is_complete_after(1));
+        assert_eq!(case.buckets(), [Some(20), Some(20)]);
+        // From then on the files of the bucket before count until the new ones are whole.
+        case.begins(1, 30);
+        assert!(case.is_complete_after(0));
+        assert_eq!(case.buckets(), [Some(20), Some(20)]);
+        assert!(case.is_complete_after(1));
+        assert_eq!(case.buckets(), [Some(20), Some(30)]);
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_renamed_is_awaited_further() {
+        let mut case = Case::new();
+        case.begins(0, 10);
+        case.begins(1, 10);
+        assert!(!case.is_complete_after(1));
+        case.disk.remove(&unfinished(7, 1)).unwrap();
+        assert!(!case.is_complete_after(0));
+        assert_eq!(case.buckets(), [Some(10), None]);
+        assert!(case.writer.progress.starts_over[0].load(Ordering::Acquire));
+        case.begins(0, 10);
+        assert!(!case.is_complete_after(0));
+        case.begins(1, 20);
+        assert!(case.is_complete_after(1));
+        assert_eq!(case.buckets(), [Some(10), Some(20)]);
     }
 }
