@@ -292,7 +292,7 @@ fn unique_flood_stays_inside_the_budget_and_is_named() {
     assert!(peak <= BUDGET + BESIDE, "{peak}");
 }
 
-/// In the gate: limits::a_flood_is_limited_to_its_share_and_named; `weir-ingest` memory::contexts_and_aliases_share_the_rest.
+/// In the gate: `weir-ingest` usage::one_metric_is_limited_to_its_share_and_others_fit; `weir-ingest` memory::contexts_and_aliases_share_the_rest.
 #[test]
 #[ignore = "nightly: resident memory, and flushes of the real clock"]
 fn floods_stay_inside_the_budget_are_named_and_cost_what_is_hot_nothing() {

@@ -306,7 +306,7 @@ fn bins_of_sketches(budget: u64) {
     rig.check("bins of sketches", "contexts", &["bodies_squeezed"]);
 }
 
-/// In the gate: `weir-ingest` memory::contexts_and_aliases_share_the_rest; limits::a_flood_is_limited_to_its_share_and_named.
+/// In the gate: `weir-ingest` memory::contexts_and_aliases_share_the_rest; `weir-ingest` usage::one_metric_is_limited_to_its_share_and_others_fit.
 fn contexts(budget: u64) {
     let mut rig = Rig::start(budget, &format!("{LONG}counter_expiry: 0s\n"));
     rig.until("contexts", "samples_overflowed", |rig, round| {

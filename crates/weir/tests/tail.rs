@@ -132,51 +132,6 @@ fn there_are_sixteen_streams_and_nothing_is_copied_for_disconnected_readers(agen
     assert!(again.message()["line"].is_string());
 }
 
-/// In the gate: `weir-admin` tap::tail::of_many_messages_some_are_shown_with_their_share.
-#[test]
-#[ignore = "nightly: real rates"]
-fn of_a_flood_a_random_sample_is_shown_with_its_share() {
-    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
-    let admin = agent.wait_for("admin on http://");
-    let mut events = Events::open(&admin, "?rate=20");
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let packet: String = (0..100)
-        .map(|at| format!("flood.metric.number{at}:1|c|#tag:value\n"))
-        .collect();
-    let mut shown = 0;
-    let mut shares = Vec::new();
-    // The first second is not known to be whole, the others are.
-    while shares.len() < 4 {
-        for _ in 0..50 {
-            socket.send_to(packet.as_bytes(), agent.address()).unwrap();
-        }
-        let mut line = String::new();
-        events.0.read_line(&mut line).unwrap();
-        if line.starts_with("event: message") {
-            shown += 1;
-        } else if line.starts_with("event: share") {
-            let share: Value = serde_json::from_str(&events.line("data: ")["data: ".len()..]).unwrap();
-            assert_eq!(share["shown"], shown, "{share}");
-            assert!(shown <= 20, "{share}");
-            shown = 0;
-            shares.push(share);
-        }
-    }
-    for share in &shares {
-        let number = |key: &str| share[key].as_f64().unwrap();
-        // Of a second of which nothing was looked at, nothing is shown.
-        let shown_of_matched = number("shown") / number("matched").max(1.0);
-        let expected = number("looked_at") / number("messages") * shown_of_matched;
-        assert!(
-            (number("share") - expected).abs() < 1e-9 && expected < 0.5,
-            "{share}"
-        );
-    }
-    // A second that brings much less than the one before may show none of it.
-    assert!(shares.iter().any(|share| share["shown"] == 20), "{shares:?}");
-    agent.stop();
-}
-
 /// `weir tail`, ended when it is dropped.
 struct Tail(Child, BufReader<std::process::ChildStdout>);
 

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use weir_aggregate::{AggregatorSettings, Batch};
+use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_context::{ContextLimits, HashSecret, NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_counters::Counter as _;
 use weir_ingest::{
     Ingest, IngestSettings, ListenerSettings, Received, SampleDrop, is_plausible, metric_fault, point_fault,
 };
 use weir_origin::{OriginExplanation, Origins};
+use weir_output::settings::OutputConfig;
 use weir_protocol::{
     Kind, Message, Metric, OriginFields, SampleList, Tags, Values, encode_metric, locate, parse_line,
     unknown_sections,
@@ -17,7 +18,9 @@ use weir_protocol::{
 
 use weir_admin::tap::{TapListener, unix_seconds};
 use weir_status::bad_bytes::BadBytes;
-use weir_status::explain::{ExplainError, ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
+use weir_status::explain::{
+    ExplainError, ExplainRequest, ExplainedContext, ExplainedOutput, ExplainedStep, Explanation,
+};
 
 /// The listener that an explanation is about.
 pub struct ExplainedListener {
@@ -454,6 +457,25 @@ pub fn batch(line: &str, reading: &ListenerSettings, sender: &[String], rules: &
     found.last = true;
     Some(found)
 }
+
+/// The series that each output makes of a bucket.
+pub fn series<'o>(
+    outputs: impl Iterator<Item = &'o OutputConfig>,
+    bucket: &Batch,
+    expansion: &Arc<Expansion>,
+) -> Vec<ExplainedOutput> {
+    let explained = outputs.filter_map(|output| {
+        Some(ExplainedOutput {
+            output: output.name.clone(),
+            series: output.settings.preview(bucket, expansion)?,
+        })
+    });
+    explained.collect()
+}
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod output_tests;
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@ use super::clients::Clients;
 use super::history::HistoryFeed;
 use super::pipeline::Consumers;
 use super::scrape::ScrapeOutput;
-use super::{delivery, relay};
+use super::{delivery, explain, relay};
 use crate::budget::{Budget, Share};
 use crate::hand_over::StopSignal;
 use crate::state::{Tally, TransferWriter};
@@ -441,14 +441,11 @@ impl Outputs {
 
     /// The series that each output makes of a bucket.
     pub fn preview(&self, bucket: &Batch) -> Vec<ExplainedOutput> {
-        let list = self.list();
-        let outputs = list.iter().filter_map(|running| {
-            Some(ExplainedOutput {
-                output: running.config.name.clone(),
-                series: running.config.settings.preview(bucket, &self.expansion)?,
-            })
-        });
-        outputs.collect()
+        explain::series(
+            self.list().iter().map(|running| &running.config),
+            bucket,
+            &self.expansion,
+        )
     }
 
     /// Adds the outputs and their memory.

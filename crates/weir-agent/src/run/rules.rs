@@ -99,3 +99,23 @@ fn mask(config: &Config, suffixes: &[String]) -> u32 {
         mask | bit.map_or(0, |bit| 1 << bit)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Outputs identify histogram series by their order, so a reload cannot add one.
+    #[test]
+    fn a_percentile_that_no_histogram_has_needs_a_restart() {
+        let config = |text: &str| weir_system::config::load_content(text.as_bytes()).unwrap().config;
+        let fixed = Fixed::new(&config("rules: [{name: r, match: a.*, percentiles: ['0.5']}]"));
+        assert!(
+            fixed
+                .rules(&config("rules: [{name: r, match: b.*, percentiles: ['0.5']}]"))
+                .is_ok()
+        );
+        let refused = fixed.rules(&config("rules: [{name: r, percentiles: ['0.33']}]"));
+        let refused = refused.map(drop).unwrap_err();
+        assert!(refused[0].contains("restart"), "{refused:?}");
+    }
+}

@@ -29,6 +29,8 @@ mod explain_columns;
 mod fleet_replay;
 mod formula;
 mod graph;
+#[cfg(test)]
+mod limits_tests;
 mod merge;
 mod parse;
 mod partitions;
@@ -36,6 +38,8 @@ mod quarantine;
 mod recent;
 mod reference;
 mod replay;
+#[cfg(test)]
+mod rules_page_tests;
 mod send;
 #[cfg(test)]
 mod sources_tests;

@@ -338,7 +338,7 @@ fn memory_shares(page: &mut String, shares: &[MemoryShare]) {
 /// Rules shown; the JSON has all.
 const RULES_SHOWN: usize = 20;
 
-fn rules(page: &mut String, rules: &RulesStatus) {
+pub(super) fn rules(page: &mut String, rules: &RulesStatus) {
     if rules.count == 0 && rules.active.is_empty() {
         return;
     }

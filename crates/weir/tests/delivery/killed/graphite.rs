@@ -43,11 +43,6 @@ fn receive(mut stream: TcpStream, hurry: &AtomicBool) -> Said {
     Said { text, complete }
 }
 
-#[test]
-fn killed_once_nothing_on_disk_is_lost() {
-    killed(Kills::at_events(1));
-}
-
 pub(super) fn killed(mut kills: Kills) {
     let listener = narrow(TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap();

@@ -57,12 +57,6 @@ fn text(file: &Path) -> String {
     text
 }
 
-#[test]
-fn killed_once_files_and_standard_output_have_whole_lines_and_at_most_one_cut_one() {
-    killed_with_a_file(Kills::at_events(1));
-    killed_with_standard_output(Kills::at_events(1));
-}
-
 /// At most one line per kill is cut.
 pub(super) fn killed_with_a_file(mut kills: Kills) {
     let directory = tempfile::tempdir().unwrap();

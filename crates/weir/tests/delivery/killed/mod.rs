@@ -92,7 +92,15 @@ fn narrow(listener: TcpListener) -> TcpListener {
     listener
 }
 
-/// In the gate: the tests of each output, which are killed once.
+#[test]
+fn outputs_keep_what_they_promise_when_they_are_killed_once() {
+    lines::killed_with_a_file(Kills::at_events(1));
+    lines::killed_with_standard_output(Kills::at_events(1));
+    graphite::killed(Kills::at_events(1));
+    relay::killed(Kills::at_events(1));
+}
+
+/// In the gate: the same with one kill behind a chosen event.
 #[test]
 #[ignore = "nightly: kills at random instants"]
 fn outputs_keep_what_they_promise_when_they_are_killed_at_random_instants() {

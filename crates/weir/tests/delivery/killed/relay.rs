@@ -125,11 +125,6 @@ fn incoming<S>(accept: impl Fn() -> std::io::Result<S>) -> impl Iterator<Item = 
     std::iter::from_fn(move || accept().ok())
 }
 
-#[test]
-fn killed_once_no_line_is_duplicated_or_truncated() {
-    killed(Kills::at_events(1));
-}
-
 pub(super) fn killed(mut kills: Kills) {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
