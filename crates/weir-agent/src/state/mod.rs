@@ -196,9 +196,11 @@ impl StateDir {
         };
         let is_own = content.meta.agent == self.agent.id.0;
         let epoch = if is_own { content.meta.epoch } else { 0 };
+        // Where a process has continued it and was killed, the time of that process's end decides.
+        let is_continued = || is_own && KilledTally::of(self.disk(), self.agent.id, epoch).is_some();
         match refusal(&content.meta, self.agent.id, oldest, now) {
-            None => PreviousState::State(Box::new(content)),
-            Some(refusal) => self.set_aside(refusal, epoch),
+            Some(refusal) if !is_continued() => self.set_aside(refusal, epoch),
+            _ => PreviousState::State(Box::new(content)),
         }
     }
 

@@ -267,6 +267,45 @@ fn a_damaged_small_file_costs_only_what_is_in_it() {
     }
 }
 
+/// A process has continued a state and could save nothing since. The state's age is that of the process's last moment.
+#[test]
+fn a_state_is_as_old_as_the_killed_process_that_continued_it() {
+    let plan = Plan { width: 10, ..PLAN };
+    let lines: Vec<String> = (0..100).map(|_| "c:1|c".to_owned()).collect();
+    // Both are too far from the second in which the state was saved.
+    for end in [5000, -5000_i64] {
+        let at = |wall: i64, monotonic: u64| Readings {
+            wall_ms: after(10_000).wall_ms + 1000 * wall,
+            ..after(10_000 + monotonic)
+        };
+        let (world, receivers) = (World::new(1), Receivers::new(std::iter::empty()));
+        let start = |now| {
+            let disk = world.process();
+            Process::start(&disk, &plan, &receivers, now, &mut Random::new(1)).expect("a process")
+        };
+        let mut first = start(at(1, 1));
+        first.turn(0, &lines, at(1, 1));
+        assert!(first.stop(at(2, 2)).keeps);
+        let mut second = start(at(3, 3));
+        assert_eq!(second.status().samples_restored, 100);
+        world.fill();
+        second.turn(0, &lines[..40], at(4, 4));
+        second.turn(0, &[], at(20, 20));
+        while second.merge(at(20, 20)) {}
+        second.turn(0, &lines[..7], at(end, 5000));
+        while second.write() {}
+        second.keep(at(end, 5000));
+        world.end_process();
+        drop(second);
+        world.repair();
+        let third = start(at(end + 1, 5001));
+        let (status, killed) = (third.status(), &third.status().killed);
+        assert_eq!((status.set_aside, killed.samples_lost), (0, 47), "{end}");
+        // Nothing has left: no scrape came.
+        assert_eq!(status.samples_restored, 100, "{end}: {killed:?}");
+    }
+}
+
 #[test]
 #[ignore = "nightly: runs until told to stop; in the gate: every_schedule_delivers_or_reports_each_sample_once"]
 fn schedules_without_end() {
