@@ -2,7 +2,7 @@
 //!
 //! A sketch sees very different lives: most contexts collect a handful of samples per bucket, a few collect
 //! millions. Keys therefore wait unsorted in a small buffer that grows with use. A full buffer is sorted into the bins; or,
-//! once a sketch proves busy and its keys lie close together, counted in a dense window, where all its keys at once find the
+//! once a sketch proves busy and its keys lie close together, counted in a dense window (one for each sign), where all its keys at once find the
 //! memory that each would have to fetch on its own. Which way a key took is invisible: [`Sketch::bins`] is the same.
 
 use crate::key::{GAMMA, key, lower};
@@ -43,7 +43,10 @@ pub struct Sketch {
     max: f64,
     pending: Vec<i16>,
     bins: Vec<Bin>,
+    /// For positive keys.
     window: Option<Window>,
+    /// For negative keys. Few sketches have any.
+    below: Option<Box<Window>>,
 }
 
 impl Default for Sketch {
@@ -72,6 +75,7 @@ impl Sketch {
             bins: Vec::new(),
             pending: Vec::new(),
             window: None,
+            below: None,
         }
     }
 
@@ -95,6 +99,7 @@ impl Sketch {
             bins,
             pending: Vec::new(),
             window: None,
+            below: None,
         })
     }
 
@@ -166,7 +171,12 @@ impl Sketch {
             self.pending.extend(std::iter::repeat_n(k, n as usize));
             return;
         }
-        if let Some(window) = &mut self.window {
+        let window = if k < 0 {
+            self.below.as_deref_mut()
+        } else {
+            self.window.as_mut()
+        };
+        if let Some(window) = window {
             let slot = i32::from(k).wrapping_sub(window.base) as usize;
             if let Some(count) = window.counts.get_mut(slot)
                 && let Ok(n) = u16::try_from(n)
@@ -191,11 +201,11 @@ impl Sketch {
         }
     }
 
-    /// Counts the waiting keys in the window and sorts the others into the bins. A sketch that got busy gets its window
+    /// Counts the waiting keys in the windows and sorts the others into the bins. A sketch that got busy gets its windows
     /// here.
     #[inline(never)]
     fn fold_pending(&mut self) {
-        if let Some(window) = &mut self.window {
+        for window in self.window.iter_mut().chain(self.below.as_deref_mut()) {
             window.take(&mut self.pending, &mut self.bins);
             if self.pending.is_empty() {
                 return;
@@ -205,32 +215,44 @@ impl Sketch {
         add_sorted(&mut self.bins, Runs(&self.pending));
         self.pending.clear();
         if self.cnt >= WINDOW_COUNT_MIN {
-            self.fit_window();
+            self.fit_window(1);
+            self.fit_window(-1);
         }
     }
 
-    /// Opens or widens the window over the keys seen so far and moves the bins it covers into it.
-    fn fit_window(&mut self) {
-        // The zero bin lies far from any other; one window cannot serve both signs well either.
+    /// Opens or widens the window over the keys of a sign seen so far, and moves the bins it covers into it. The keys of small values of
+    /// both signs lie far from each other, and the zero bin far from both.
+    fn fit_window(&mut self, sign: i16) {
         let mut first = i32::MAX;
         let mut last = i32::MIN;
-        let side = if self.max > 0.0 { 1 } else { -1 };
-        for bin in self.bins.iter().filter(|b| i32::from(b.k.signum()) == side) {
+        for bin in self.bins.iter().filter(|bin| bin.k.signum() == sign) {
             first = first.min(i32::from(bin.k));
             last = last.max(i32::from(bin.k));
         }
-        if let Some(window) = &self.window {
+        if first > last {
+            return;
+        }
+        let window = if sign < 0 {
+            self.below.as_deref()
+        } else {
+            self.window.as_ref()
+        };
+        if let Some(window) = window {
             first = first.min(window.base);
             last = last.max(window.base + window.counts.len() as i32 - 1);
         }
-        if first > last || (last - first) as usize >= WINDOW_MAX {
+        if (last - first) as usize >= WINDOW_MAX {
             return;
         }
-        let window = self.window.get_or_insert_with(|| Window {
+        let empty = || Window {
             base: first,
             counts: Vec::new(),
             used: false,
-        });
+        };
+        let window = match sign < 0 {
+            true => &mut **self.below.get_or_insert_with(|| Box::new(empty())),
+            false => self.window.get_or_insert_with(empty),
+        };
         if !window.counts.is_empty() && window.base > first {
             let shift = (window.base - first) as usize;
             window.counts.splice(0..0, std::iter::repeat_n(0, shift));
@@ -253,7 +275,7 @@ impl Sketch {
 
     /// Brings everything into the sorted bins, so that reading is free. Reading works without it, through a copy.
     pub fn seal(&mut self) {
-        if let Some(window) = &mut self.window {
+        for window in self.window.iter_mut().chain(self.below.as_deref_mut()) {
             window.take(&mut self.pending, &mut self.bins);
         }
         if !self.pending.is_empty() {
@@ -261,12 +283,10 @@ impl Sketch {
             add_sorted(&mut self.bins, Runs(&self.pending));
             self.pending.clear();
         }
-        if let Some(window) = &mut self.window
-            && window.used
-        {
+        let windows = self.window.iter_mut().chain(self.below.as_deref_mut());
+        for window in windows.filter(|window| window.used) {
             add_sorted(&mut self.bins, window.bins());
-            window.counts.fill(0);
-            window.used = false;
+            window.clear();
         }
     }
 
@@ -303,12 +323,8 @@ impl Sketch {
         self.max = f64::NEG_INFINITY;
         self.bins.clear();
         self.pending.clear();
-        if let Some(window) = &mut self.window
-            && window.used
-        {
-            window.counts.fill(0);
-            window.used = false;
-        }
+        let windows = self.window.iter_mut().chain(self.below.as_deref_mut());
+        windows.filter(|window| window.used).for_each(Window::clear);
     }
 
     /// Forgets the samples and gives the memory back.
@@ -319,7 +335,7 @@ impl Sketch {
     /// Frees memory that the current bins do not need, for a sketch about to be handed over.
     pub fn shrink(&mut self) {
         self.seal();
-        self.window = None;
+        (self.window, self.below) = (None, None);
         self.pending = Vec::new();
         self.bins.shrink_to_fit();
     }
@@ -328,7 +344,7 @@ impl Sketch {
     /// stay exact. Later samples have full resolution.
     pub fn coarsen(&mut self, bins_max: usize) {
         self.seal();
-        self.window = None;
+        (self.window, self.below) = (None, None);
         self.pending = Vec::new();
         for bits in 1..i16::BITS - 1 {
             if self.bins.len() <= bins_max {
@@ -343,11 +359,12 @@ impl Sketch {
 
     /// Bytes on the heap, by capacity.
     pub fn heap_bytes(&self) -> usize {
-        let window = self
-            .window
-            .as_ref()
-            .map_or(0, |w| w.counts.capacity() * size_of::<u16>());
-        self.bins.capacity() * size_of::<Bin>() + self.pending.capacity() * size_of::<i16>() + window
+        let windows = self.window.iter().chain(self.below.as_deref());
+        let counts: usize = windows
+            .map(|window| window.counts.capacity() * size_of::<u16>())
+            .sum();
+        let windows = counts + self.below.as_ref().map_or(0, |_| size_of::<Window>());
+        self.bins.capacity() * size_of::<Bin>() + self.pending.capacity() * size_of::<i16>() + windows
     }
 
     pub fn is_empty(&self) -> bool {
@@ -384,17 +401,16 @@ impl Sketch {
 
     /// Bins by ascending key. Borrowed from a sealed sketch, computed otherwise.
     pub fn bins(&self) -> Cow<'_, [Bin]> {
-        let window = self.window.as_ref().filter(|w| w.used);
-        if self.pending.is_empty() && window.is_none() {
+        let windows = || self.window.iter().chain(self.below.as_deref());
+        let used = || windows().filter(|window| window.used);
+        if self.pending.is_empty() && used().next().is_none() {
             return Cow::Borrowed(&self.bins);
         }
         let mut bins = self.bins.clone();
         let mut pending = self.pending.clone();
         pending.sort_unstable();
         add_sorted(&mut bins, Runs(&pending));
-        if let Some(window) = window {
-            add_sorted(&mut bins, window.bins());
-        }
+        used().for_each(|window| add_sorted(&mut bins, window.bins()));
         Cow::Owned(bins)
     }
 
@@ -430,20 +446,26 @@ impl Window {
     /// Counts the keys that lie in the window and leaves the others.
     fn take(&mut self, keys: &mut Vec<i16>, bins: &mut Vec<Bin>) {
         let counts = self.counts.as_mut_slice();
+        let all = keys.as_mut_slice();
         let mut left = 0;
-        for at in 0..keys.len() {
-            let key = keys[at];
+        for at in 0..all.len() {
+            let key = all[at];
             let slot = i32::from(key).wrapping_sub(self.base) as usize;
             match counts.get_mut(slot) {
                 Some(count) => add_to(count, key, 1, bins),
                 None => {
-                    keys[left] = key;
+                    all[left] = key;
                     left += 1;
                 }
             }
         }
-        self.used |= left < keys.len();
+        self.used |= left < all.len();
         keys.truncate(left);
+    }
+
+    fn clear(&mut self) {
+        self.counts.fill(0);
+        self.used = false;
     }
 
     fn bins(&self) -> impl DoubleEndedIterator<Item = Bin> + Clone {
@@ -664,6 +686,10 @@ mod tests {
             ]
         );
         assert_eq!(sketch.cnt(), 4 * full + 2);
+        let mut both = Sketch::new();
+        (0..1000).for_each(|i| both.insert_one(if i % 2 == 0 { 1.0 } else { -2.0 }));
+        assert!(both.window.is_some() && both.below.is_some());
+        assert_eq!(pairs(&both), [(-1383, 500), (1338, 500)]);
         // The dense window must not wrap either.
         let mut busy = Sketch::new();
         (0..1000).for_each(|_| busy.insert_one(1.0));
@@ -801,7 +827,9 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn bins_equal_the_naive_count(values in proptest::collection::vec((value(), prop_oneof![8 => Just(1u64), 1 => 0u64..6, 1 => 0..5_000_000_000u64]), 0..1500)) {
+        fn bins_equal_the_naive_count(values in proptest::collection::vec((value(), prop_oneof![8 => Just(1u64), 1 => 0u64..6, 1 => 0..5_000_000_000u64]), 0..1500), close in any::<bool>()) {
+            // So close together that the windows take most of them.
+            let values: Vec<(f64, u64)> = values.into_iter().map(|(v, n)| (if close { v.signum() * (1.0 + v.abs() % 1000.0) } else { v }, n)).collect();
             let mut sketch = Sketch::new();
             for (i, (v, n)) in values.iter().enumerate() {
                 sketch.insert(*v, *n);
