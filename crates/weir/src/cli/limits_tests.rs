@@ -1,4 +1,4 @@
-//! What a flood of contexts is on the page of `weir status` and among the agent's own series.
+//! A flood of contexts on the page of `weir status` and among the agent's own series.
 
 use weir_status::contexts::{LimitedRow, TagKeyRow};
 use weir_status::series::own_series;
