@@ -235,8 +235,9 @@ func (c *columns) close() {
 	c.closing = true
 	c.closeAt = time.Now().Add(c.patience)
 	c.retryAt = time.Time{}
-	c.mu.Unlock()
+	// Under the lock: an answer that comes now gives the next request more time.
 	c.endpoint.hurry(c.closeAt)
+	c.mu.Unlock()
 	c.poke()
 	<-c.finished
 }

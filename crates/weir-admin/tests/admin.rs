@@ -480,35 +480,20 @@ fn slow_heads_and_idle_connections_are_closed() {
 fn slow_connections_do_not_block_health() {
     const DRIBBLERS: usize = 200;
     let server = Server::with(ready(), patient());
-    let address = server.address;
-    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let rounds = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let dribblers = std::thread::spawn({
-        let (stop, rounds) = (stop.clone(), rounds.clone());
-        move || {
-            let mut streams: Vec<TcpStream> = Vec::new();
-            let mut reconnected = 0usize;
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                streams.retain_mut(|stream| stream.write_all(b"G").is_ok());
-                while streams.len() < DRIBBLERS {
-                    streams.push(TcpStream::connect(address).unwrap());
-                    reconnected += 1;
-                }
-                rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            }
-            reconnected
-        }
-    });
+    let mut streams: Vec<TcpStream> = Vec::new();
+    let mut connected = 0;
     for _ in 0..20 {
-        // A probe between two rounds of theirs.
-        let seen = rounds.load(std::sync::atomic::Ordering::Relaxed);
-        while rounds.load(std::sync::atomic::Ordering::Relaxed) == seen {
-            std::thread::yield_now();
+        // The first byte to a connection that was closed is not refused yet.
+        for _ in 0..2 {
+            streams.retain_mut(|stream| stream.write_all(b"G").is_ok());
+            while streams.len() < DRIBBLERS {
+                streams.push(TcpStream::connect(server.address).unwrap());
+                connected += 1;
+            }
         }
         assert_healthy(&server);
     }
-    stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    println!("{} connections", dribblers.join().unwrap());
+    assert!(connected > DRIBBLERS, "none was closed");
 }
 
 #[test]
