@@ -382,15 +382,11 @@ impl Resumed {
                 links
             }
             _ => {
-                // Nothing says what counts, so nothing does.
                 self.tally = None;
-                if let Err(error) = directory.taken() {
-                    let path = directory.path().display();
-                    tracing::error!(
-                        "state_path: {path}: the state was read but cannot be removed: {error}; another start would use it again"
-                    );
+                // One that passes its state continues if this process fails before it has started: until then its files count.
+                if !self.is_passed {
+                    nothing_counts(directory);
                 }
-                directory.forget_until(u64::MAX);
                 Vec::new()
             }
         }
@@ -426,7 +422,10 @@ impl Resumed {
             self.status.outputs_reset += 1;
         }
         if let Some(directory) = &self.directory {
-            directory.forget_tallies_before();
+            match self.is_passed && self.tally.is_none() {
+                true => nothing_counts(directory),
+                false => directory.forget_tallies_before(),
+            }
         }
         if let Some(content) = &self.content {
             tracing::info!(
@@ -666,6 +665,17 @@ fn clients(workers: &[SavedBucket]) -> Vec<KnownClient> {
 /// Bytes that a state needs. In its first second a process has saved nothing, and has contexts all the same.
 fn room(kept_bytes: u64, contexts: u64) -> u64 {
     kept_bytes.max(contexts * SERIES_BYTES as u64) + BOOKS_BYTES
+}
+
+/// Nothing says what counts of the files there, so nothing does.
+fn nothing_counts(directory: &StateDir) {
+    if let Err(error) = directory.taken() {
+        let path = directory.path().display();
+        tracing::error!(
+            "state_path: {path}: the state was read but cannot be removed: {error}; another start would use it again"
+        );
+    }
+    directory.forget_until(u64::MAX);
 }
 
 fn cannot_save(error: &io::Error) {

@@ -140,9 +140,10 @@ impl World {
         lock(&self.0).failures
     }
 
-    pub fn fill(&self) {
+    /// `room`: bytes that are left.
+    pub fn fill(&self, room: usize) {
         let mut machine = lock(&self.0);
-        machine.capacity = machine.used();
+        machine.capacity = machine.used() + room;
     }
 
     pub fn refuse(&self, one_in: u64) {

@@ -288,7 +288,7 @@ fn a_state_is_as_old_as_the_killed_process_that_continued_it() {
         assert!(first.stop(at(2, 2)).keeps);
         let mut second = start(at(3, 3));
         assert_eq!(second.status().samples_restored, 100);
-        world.fill();
+        world.fill(0);
         second.turn(0, &lines[..40], at(4, 4));
         second.turn(0, &[], at(20, 20));
         while second.merge(at(20, 20)) {}
@@ -304,6 +304,53 @@ fn a_state_is_as_old_as_the_killed_process_that_continued_it() {
         // Nothing has left: no scrape came.
         assert_eq!(status.samples_restored, 100, "{end}: {killed:?}");
     }
+}
+
+/// On a full disk it has no tally of its own. The one before it continues with its own files, and a kill of that one is reported.
+#[test]
+fn a_process_that_cannot_take_over_leaves_the_files_of_the_one_before() {
+    let (world, receivers) = (World::new(1), Receivers::new(std::iter::empty()));
+    let lines: Vec<String> = (0..100).map(|_| "c:1|c".to_owned()).collect();
+    let start = |now| {
+        Process::start(&world.process(), &PLAN, &receivers, now, &mut Random::new(1)).expect("a process")
+    };
+    let mut old = start(after(0));
+    old.turn(0, &lines, after(0));
+    old.turn(0, &[], after(2));
+    while old.write() {}
+    old.keep(after(2));
+    let passed = old.freeze(after(3)).expect("a state").expect("one bucket");
+    // Enough for the number of the process, and too little for its tally.
+    world.fill(1000);
+    let disk = world.further_process();
+    let new = catch_unwind(AssertUnwindSafe(|| {
+        // It ends when all is done but for saying that it runs.
+        let ends = || std::panic::resume_unwind(Box::new(disk::Killed));
+        Process::take_over(
+            &disk,
+            &PLAN,
+            &receivers,
+            &passed,
+            after(3),
+            &mut Random::new(1),
+            ends,
+        )
+        .map(drop)
+    }));
+    assert!(new.is_err());
+    assert_ne!(world.failures(), 0, "the disk had room");
+    disk.end();
+    old.reclaim();
+    old.turn(0, &lines[..7], after(4));
+    world.end_process();
+    drop(old);
+    world.repair();
+    let next = start(after(5));
+    let (status, killed) = (next.status(), &next.status().killed);
+    assert_eq!(
+        (status.samples_restored, killed.kills, killed.samples_lost),
+        (100, 1, 7)
+    );
 }
 
 #[test]

@@ -368,7 +368,7 @@ impl Schedule {
                 say!(self, "output {at}: {mood:?}");
             }
             5 | 6 => {
-                self.disk.fill();
+                self.disk.fill(0);
                 (self.is_disk_full, self.is_disk_troubled) = (true, true);
                 say!(self, "the disk is full");
                 if self.random.one_in(3) {
