@@ -446,20 +446,19 @@ impl Window {
     /// Counts the keys that lie in the window and leaves the others.
     fn take(&mut self, keys: &mut Vec<i16>, bins: &mut Vec<Bin>) {
         let counts = self.counts.as_mut_slice();
-        let all = keys.as_mut_slice();
         let mut left = 0;
-        for at in 0..all.len() {
-            let key = all[at];
+        for at in 0..keys.len() {
+            let key = keys[at];
             let slot = i32::from(key).wrapping_sub(self.base) as usize;
             match counts.get_mut(slot) {
                 Some(count) => add_to(count, key, 1, bins),
                 None => {
-                    all[left] = key;
+                    keys[left] = key;
                     left += 1;
                 }
             }
         }
-        self.used |= left < all.len();
+        self.used |= left < keys.len();
         keys.truncate(left);
     }
 
