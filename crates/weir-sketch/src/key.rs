@@ -69,7 +69,7 @@ const EXPONENT_END: u64 = 1023 + 64;
 const MANTISSA_BITS: u32 = 7;
 const SLOTS: usize = 1 << MANTISSA_BITS;
 
-struct Tables {
+pub(crate) struct Tables {
     /// Key position of 2^e relative to `EXPONENT_MIN`, in bins.
     exponents: [f64; (EXPONENT_END - EXPONENT_MIN) as usize],
     /// Key position of the left end of each mantissa slot, in bins, minus a hair so that truncation never overshoots.
@@ -122,18 +122,38 @@ fn boundary_above(k: i32) -> f64 {
 /// Bin key of a finite value. Equal to [`key_by_logarithm`] for every value.
 #[inline]
 pub fn key(v: f64) -> i16 {
-    let bits = v.to_bits();
-    let magnitude = bits & !(1 << 63);
-    let exponent = (magnitude >> 52).wrapping_sub(EXPONENT_MIN);
-    if exponent >= EXPONENT_END - EXPONENT_MIN {
-        return key_outside_tables(v);
+    TABLES.key(v).unwrap_or_else(|| key_outside_tables(v))
+}
+
+impl Tables {
+    /// Loops over values look for them once.
+    #[inline]
+    pub(crate) fn get() -> &'static Tables {
+        &TABLES
     }
-    let tables = &*TABLES;
-    let slot = (magnitude >> (52 - MANTISSA_BITS)) as usize & (SLOTS - 1);
-    let k = (tables.exponents[exponent as usize] + tables.mantissas[slot]) as usize;
-    // A slot is at most 0.503 bins wide, so at most one boundary lies inside it.
-    let k = k as i32 + i32::from(f64::from_bits(magnitude) >= tables.boundaries[k]);
-    (if bits == magnitude { k } else { -k }) as i16
+
+    /// [`key`], or `None` for a value that is not finite.
+    #[inline]
+    pub(crate) fn key_if_finite(&self, v: f64) -> Option<i16> {
+        // All values of the tables are finite.
+        self.key(v)
+            .or_else(|| v.is_finite().then(|| key_outside_tables(v)))
+    }
+
+    #[inline]
+    fn key(&self, v: f64) -> Option<i16> {
+        let bits = v.to_bits();
+        let magnitude = bits & !(1 << 63);
+        let exponent = (magnitude >> 52).wrapping_sub(EXPONENT_MIN);
+        if exponent >= EXPONENT_END - EXPONENT_MIN {
+            return None;
+        }
+        let slot = (magnitude >> (52 - MANTISSA_BITS)) as usize & (SLOTS - 1);
+        let k = (self.exponents[exponent as usize] + self.mantissas[slot]) as usize;
+        // A slot is at most 0.503 bins wide, so at most one boundary lies inside it.
+        let k = k as i32 + i32::from(f64::from_bits(magnitude) >= self.boundaries[k]);
+        Some((if bits == magnitude { k } else { -k }) as i16)
+    }
 }
 
 #[cold]
