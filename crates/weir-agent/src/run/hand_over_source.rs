@@ -112,7 +112,7 @@ enum HandOverError {
     WorkerLate,
 }
 
-/// Workers that are stopped until this is dropped.
+/// Workers that are stopped until this is dropped, or to the end of the process once it was sent.
 struct StoppedWorkers {
     ends: Vec<Sender<()>>,
 }
@@ -272,7 +272,7 @@ impl HandOverSource {
             .and_then(|()| self.hand_over(&channel, &mut stopped));
         match given {
             Ok(given) => {
-                self.finish(&given, stopped, pid);
+                self.finish(&given, &stopped, pid);
                 *is_taken_over = true;
                 // The rest of the work does not delay a stop.
                 drop(is_taken_over);
@@ -567,14 +567,12 @@ impl HandOverSource {
     }
 
     /// The new process runs: this one ends.
-    fn finish(&self, given: &StateTransfer, stopped: StoppedWorkers, pid: i32) {
+    fn finish(&self, given: &StateTransfer, stopped: &StoppedWorkers, pid: i32) {
         self.agent.state_saver.keep_for_next();
         self.agent.watch.end();
         for end in &stopped.ends {
             let _ = end.send(());
         }
-        // Dropping it would let workers continue.
-        std::mem::forget(stopped);
         if let Some(columns) = &self.agent.view.columns {
             columns.pass();
         }

@@ -32,7 +32,7 @@ pub struct Freeze {
     /// Called with the result, once everything the worker had is on its way to the pipeline; and with the time since which
     /// nothing is received.
     pub frozen: OnFrozen,
-    /// The process ends when a message arrives here. The worker continues when the sender is dropped.
+    /// The worker never continues after a message here, since the process ends. It continues when the sender is dropped without one.
     pub thaw: Receiver<()>,
 }
 
@@ -54,8 +54,12 @@ impl Worker {
             Ok(saved) => self.complete_freeze(freeze.number, saved, since, freeze.inspect, freeze.frozen),
             Err(error) => (freeze.frozen)(Err(error), since),
         }
-        while freeze.thaw.recv().is_ok() {
+        if freeze.thaw.recv().is_ok() {
             self.event_loop.reset_encrypted();
+            // Another process reads the sockets now, however long this one takes to end.
+            loop {
+                std::thread::park();
+            }
         }
         self.progress_guard.end_turn(Monotonic::now().0);
     }
