@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Known answers on a busy machine: beside two busy loops, RUNS (50) comparisons each of the practice target beside itself made 4, 10 and 80 %
+# slower, and AA (30) of it beside itself. It receives UDP behind a buffer of 4 MiB, so that work waits there beyond the window. PAIRS (8) per
+# comparison, windows of 1 s, intervals of 95 %. 45 minutes.
+# Ends after MINUTES (60) and reports the finished part; the next start resumes. `rm -r results/busy` starts over. LOOPS=0 starts no
+# loops, where other programs keep all processors busy.
+source "$(dirname "$0")/common.sh"
+runs=${RUNS:-50}
+aa=${AA:-30}
+pairs=${PAIRS:-8}
+ends=$((SECONDS + ${MINUTES:-60} * 60))
+parts=$results/busy
+
+# part NAME ROWS ARGS...: begins, continues or keeps a part.
+part() {
+  local name=$1 rows=$2 folder left code=0
+  shift 2
+  left=$((ends - SECONDS))
+  folder=$(ls -d "$parts/$name"/*/ 2>/dev/null | tail -1 || true)
+  if [ -n "$folder" ] && [ "$(jq .incomplete "$folder/report.json" 2>/dev/null)" = false ]; then return; fi
+  [ "$left" -gt 60 ] || return 0
+  if [ -n "$folder" ]; then
+    timeout --preserve-status -s INT "$left" "$bench" run --resume "$folder" >"$work/report" 2>&1 || code=$?
+  else
+    timeout --preserve-status -s INT "$left" "$bench" compare "$@" --rows "$rows" --pairs "$pairs" --confidence 95 --accept-busy \
+      --set measure.warmup=300ms --set measure.duration=1s --results "$parts/$name" >"$work/report" 2>&1 || code=$?
+  fi
+  # Regressions are the point of this run; 130 is the end of the time.
+  [ "$code" -le 1 ] || [ "$code" = 130 ] || { cat "$work/report" >&2; exit "$code"; }
+}
+
+loops=()
+trap 'kill "${loops[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
+busy="${LOOPS:-2} busy loops"
+[ "${LOOPS:-2}" != 0 ] || busy="other programs"
+for _ in $(seq "${LOOPS:-2}"); do
+  sh -c 'while :; do :; done' &
+  loops+=($!)
+done
+
+practice=(--baseline target:practice --comparison target:practice)
+part itself "$aa" "${practice[@]}" practice-queued
+for percent in 4 10 80; do
+  part slower-$percent "$runs" "${practice[@]}" practice-queued-slower-$percent
+done
+
+# finished NAME FILTER: a line of a table from the finished comparisons of a part.
+finished() {
+  jq -rs --argjson pairs "$pairs" --arg name "$1" 'def r: . * 100 | round / 100;
+    def half_width: map((.high - .low) / 2) | sort | .[length / 2 | floor] | r;
+    [.[].rows[] | select(.change and .pairs == $pairs) | {verdict} + .change] | select(length > 0) | '"$2" "$parts/$1"/*/report.json
+}
+
+page=$pages/busy.md
+{
+  header "Does the detector tell the truth on a busy machine?" "PAIRS=$pairs rig/scripts/record/busy.sh"
+  echo "Beside $busy on $(nproc) processors; load when this was written: $(cut -d' ' -f1-3 /proc/loadavg). $pairs concurrent pairs per comparison, windows of 1 s, UDP with a receive buffer of 4 MiB."
+  echo
+  echo "| slow-down | comparisons | intervals of 95 % that contain it | intervals above zero | mean of the estimates | half width of an interval, median |"
+  echo "| --- | --- | --- | --- | --- | --- |"
+  for percent in 4 10 80; do
+    finished slower-$percent '($name | ltrimstr("slower-") | tonumber) as $by
+      | "| \($by) % | \(length) | \(map(select(.low <= $by and $by <= .high)) | length) | \(map(select(.low > 0)) | length) | \(map(.delta) | add / length | r) % | \(half_width) |"'
+  done
+  echo
+  jq -rs '"\(map(.pairs_done) | add) pairs, \(map(.pairs_discarded) | add) discarded."' "$parts"/slower-*/*/report.json
+  echo
+  echo "Beside itself:"
+  echo
+  echo "| comparisons | intervals of 95 % without zero | reported | smallest and largest estimate | half width of an interval, median |"
+  echo "| --- | --- | --- | --- | --- |"
+  finished itself '"| \(length) | \(map(select(.low > 0 or .high < 0)) | length) | \(map(select(.verdict | test("regression|improvement"))) | length) | \(map(.delta) | min | r), \(map(.delta) | max | r) % | \(half_width) |"'
+} >"$page"
+jq -s '.[0] + {pairs_done: (map(.pairs_done) | add), rows: (map(.rows) | add), dimensions: (map(.dimensions) | add)}' "$parts"/*/*/report.json >"$work/all"
+keep "$page" "$work/all" 'cpu_per_message$'
+echo "written: $page; raw data: $parts"
