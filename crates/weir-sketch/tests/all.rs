@@ -156,3 +156,20 @@ fn vectors_are_what_the_sketch_makes() {
 fn child_writes_vectors() {
     std::fs::write(VECTORS, vectors()).expect("the folder is there");
 }
+
+/// Around what a counter of the dense window holds, with either sign, one at a time and all at once.
+#[test]
+fn a_key_that_a_counter_cannot_hold_is_counted_all_the_same() {
+    for (sign, many) in [1.0, -1.0]
+        .into_iter()
+        .flat_map(|sign| (250..=260).map(move |many| (sign, many)))
+    {
+        let mut sketch = Sketch::new();
+        (0..200).for_each(|i| sketch.insert_one(if i % 2 == 0 { 1.0 } else { -1.0 }));
+        sketch.insert(sign, u64::from(many));
+        (0..many).for_each(|_| sketch.insert_one(sign));
+        let (negative, positive) = if sign < 0.0 { (2 * many, 0) } else { (0, 2 * many) };
+        let bins: Vec<(i16, u32)> = sketch.bins().iter().map(|bin| (bin.k, bin.n)).collect();
+        assert_eq!(bins, [(-1338, 100 + negative), (1338, 100 + positive)]);
+    }
+}
