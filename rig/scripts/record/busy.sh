@@ -53,7 +53,7 @@ finished() {
 
 page=$pages/busy.md
 {
-  header "Does the detector tell the truth on a busy machine?" "PAIRS=$pairs rig/scripts/record/busy.sh"
+  header "Does the detector tell the truth on a busy machine?" "${LOOPS:+LOOPS=$LOOPS }PAIRS=$pairs rig/scripts/record/busy.sh"
   echo "Beside $busy on $(nproc) processors; load when this was written: $(cut -d' ' -f1-3 /proc/loadavg). $pairs concurrent pairs per comparison, windows of 1 s, UDP with a receive buffer of 4 MiB."
   echo
   echo "| slow-down | comparisons | intervals of 95 % that contain it | intervals above zero | mean of the estimates | half width of an interval, median |"
