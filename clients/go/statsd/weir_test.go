@@ -313,7 +313,8 @@ func (a *agent) nearlyRead() {
 	}
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		table, _ := os.ReadFile("/proc/net/udp")
-		waiting := int64(0)
+		// While others close sockets, the table can miss one.
+		waiting := int64(-1)
 		for _, line := range strings.Split(string(table), "\n") {
 			f := strings.Fields(line)
 			if len(f) < 5 || !strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
@@ -321,9 +322,9 @@ func (a *agent) nearlyRead() {
 			}
 			_, bytes, _ := strings.Cut(f[4], ":")
 			n, _ := strconv.ParseInt(bytes, 16, 64)
-			waiting += n
+			waiting = max(waiting, 0) + n
 		}
-		if waiting < 32<<10 {
+		if waiting >= 0 && waiting < 32<<10 {
 			return
 		}
 	}

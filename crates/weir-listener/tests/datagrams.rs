@@ -87,7 +87,9 @@ fn drops_of_the_kernel_are_counted_and_agree_with_its_table() {
             let counters = h.events.counters(id);
             counters[ListenerCounter::Packets] + counters[ListenerCounter::KernelDropped] == SENT
         });
-        let check = harness.events.cross_check_drops(id).unwrap().unwrap();
+        // While others close sockets, the kernel's table can miss one.
+        let mut checks = (0..20).map(|_| harness.events.cross_check_drops(id).unwrap());
+        let check = checks.find_map(|check| check).unwrap();
         assert!(
             check.agrees() && check.counted == dropped && u64::from(check.table) == dropped,
             "{check:?}"

@@ -40,7 +40,7 @@ pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunEr
     let socket = target
         .connect()
         .map_err(|error| RunError::Target(format!("{target}: cannot connect: {error}")))?;
-    let drops_before = target.kernel_drops();
+    let mut kernel_drops = target.kernel_drops();
     let start = Instant::now();
     let mut replay = Replay {
         packets,
@@ -61,7 +61,7 @@ pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunEr
     }
     let mut done = replay.done;
     done.elapsed = start.elapsed();
-    done.kernel_drops = target.kernel_drops_since(drops_before);
+    done.kernel_drops = kernel_drops.until_now();
     Ok(done)
 }
 

@@ -10,8 +10,22 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use weir_rig_base::address::{Address, resolve};
 use weir_rig_base::http::{Url, UrlError};
-use weir_rig_base::udp;
+use weir_rig_base::udp::UdpPort;
 use weir_units::AddressError;
+
+/// Datagrams that the kernel drops at a UDP target on this machine.
+pub struct KernelDrops {
+    port: Option<UdpPort>,
+    before: Option<u64>,
+}
+
+impl KernelDrops {
+    /// Since the start. `None` if that cannot be seen.
+    pub fn until_now(&mut self) -> Option<u64> {
+        let now = self.port.as_mut()?.drops()?;
+        Some(now.saturating_sub(self.before?))
+    }
+}
 
 /// Destination of the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,17 +135,14 @@ impl Target {
         }
     }
 
-    /// Datagrams that the kernel has dropped at a UDP target on this machine.
-    pub fn kernel_drops(&self) -> Option<u64> {
-        match self {
-            Target::Udp(address) => udp::drops(address.port()),
+    /// Counts from now on.
+    pub fn kernel_drops(&self) -> KernelDrops {
+        let mut port = match self {
+            Target::Udp(address) => Some(UdpPort::new(address.port())),
             _ => None,
-        }
-    }
-
-    /// The drops since an earlier count.
-    pub fn kernel_drops_since(&self, earlier: Option<u64>) -> Option<u64> {
-        Some(self.kernel_drops()?.saturating_sub(earlier?))
+        };
+        let before = port.as_mut().and_then(UdpPort::drops);
+        KernelDrops { port, before }
     }
 
     /// Connects a socket and makes it non-blocking.

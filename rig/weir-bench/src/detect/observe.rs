@@ -8,7 +8,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use weir_rig_base::counter::Counter;
-use weir_rig_base::{clock, process, udp};
+use weir_rig_base::udp::{Row, SocketReader};
+use weir_rig_base::{clock, process};
 
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -36,7 +37,7 @@ pub struct Observation {
 enum Message {
     Watch(&'static str, i32),
     Count(Counter),
-    Read(Sender<()>),
+    Read(Sender<u64>),
     Scrape(Sender<()>),
     Stop,
 }
@@ -80,7 +81,7 @@ impl Observer {
                         Ok(Message::Count(counter)) => state.counter = Some(counter),
                         Ok(Message::Read(done)) => {
                             state.read();
-                            let _ = done.send(());
+                            let _ = done.send(state.waiting);
                         }
                         Ok(Message::Scrape(done)) => {
                             state.scrape();
@@ -108,21 +109,22 @@ impl Observer {
         let _ = self.to.send(Message::Count(counter));
     }
 
-    /// Takes a reading now, and returns when it is taken.
-    pub fn read_now(&self) {
-        self.wait_for(Message::Read);
+    /// Takes a reading now, and returns the bytes that wait in the target's sockets. Unix sockets do not count: they hold a few datagrams, then
+    /// the sender waits.
+    pub fn read_now(&self) -> u64 {
+        self.answer(Message::Read).unwrap_or(0)
     }
 
     /// Asks the target for its metrics, and returns when it has answered. That is work of the target, so it belongs outside the window.
     pub fn scrape_now(&self) {
-        self.wait_for(Message::Scrape);
+        self.answer(Message::Scrape);
     }
 
-    fn wait_for(&self, message: fn(Sender<()>) -> Message) {
+    /// `None`: the observer has failed, which its end reports.
+    fn answer<T>(&self, message: fn(Sender<T>) -> Message) -> Option<T> {
         let (done, taken) = mpsc::channel();
-        if self.to.send(message(done)).is_ok() {
-            let _ = taken.recv();
-        }
+        self.to.send(message(done)).ok()?;
+        taken.recv().ok()
     }
 
     /// Takes a last reading and returns everything.
@@ -167,6 +169,9 @@ struct State {
     counter: Option<Counter>,
     watched: Vec<Watched>,
     processes: BTreeMap<i32, Totals>,
+    sockets: SocketReader,
+    /// Bytes in the target's receive queues at the last reading.
+    waiting: u64,
     /// Drops per socket, kept after the socket was closed.
     drops: BTreeMap<u64, u64>,
     hwm: u64,
@@ -185,6 +190,8 @@ impl State {
             counter: None,
             watched: Vec::new(),
             processes: BTreeMap::new(),
+            sockets: SocketReader::default(),
+            waiting: 0,
             drops: BTreeMap::new(),
             hwm: 0,
             smaps_due: 0,
@@ -205,6 +212,8 @@ impl State {
         let all = procfs::all_processes();
         let members = self.target.members(&all);
         let alive: Vec<&procfs::Stat> = members.iter().filter(|p| !p.zombie).collect();
+        // Before the CPU clock: the time of what is no longer in a queue is then in the same reading, however long this thread is held up.
+        self.read_sockets(&alive);
         // The CPU clock is what most goals are made of, so its time must be the sample's time. To list the processes of a busy machine
         // takes tens of milliseconds, some percents of a short window.
         let t = clock::monotonic_ns() - self.plan.start_ns;
@@ -231,10 +240,6 @@ impl State {
         if smaps {
             self.smaps_due = t + self.plan.smaps_period.as_nanos() as u64;
         }
-        let tables = alive
-            .first()
-            .map(|p| (udp::rows_of(p.pid), udp::tcp_queues(p.pid)));
-        let (udp, tcp) = tables.unwrap_or_default();
         for p in &alive {
             let totals = self.processes.entry(p.pid).or_default();
             if let Some((voluntary, involuntary, delay)) = procfs::threads(p.pid) {
@@ -255,15 +260,6 @@ impl State {
                 *gauges.pss.get_or_insert(0) += pss;
                 gauges.dirty += dirty;
             }
-            if let Some((fds, inodes)) = procfs::descriptors(p.pid) {
-                gauges.fds += fds;
-                for row in udp.iter().filter(|r| inodes.contains(&r.inode)) {
-                    gauges.udp_queue += row.rx_queue;
-                    self.drops.insert(row.inode, row.drops);
-                }
-                let connections = tcp.iter().filter(|(inode, _)| inodes.contains(inode));
-                gauges.tcp_queue += connections.map(|(_, bytes)| bytes).sum::<u64>();
-            }
         }
         self.hwm = self.hwm.max(gauges.hwm).max(gauges.rss);
         self.record(t, &gauges);
@@ -278,6 +274,34 @@ impl State {
             }
         }
         t
+    }
+
+    fn read_sockets(&mut self, alive: &[&procfs::Stat]) {
+        let Some(first) = alive.first() else {
+            self.waiting = 0;
+            return;
+        };
+        let t = clock::monotonic_ns() - self.plan.start_ns;
+        let (mut fds, mut open) = (0, Vec::new());
+        for (descriptors, sockets) in alive.iter().filter_map(|p| procfs::descriptors(p.pid)) {
+            fds += descriptors;
+            open.extend(sockets);
+        }
+        self.sockets.keep(&open);
+        let found = self.sockets.read(first.pid, |row| open.contains(&row.inode));
+        self.drops
+            .extend(found.udp.iter().map(|row| (row.inode, row.drops)));
+        let queued = |rows: &[Row]| rows.iter().map(|row| row.rx_queue).sum::<u64>();
+        let (udp, tcp) = (queued(&found.udp), queued(&found.tcp));
+        self.waiting = udp + tcp;
+        let gauges = [
+            ("fds", fds),
+            ("udp_rx_queue_bytes", udp),
+            ("tcp_rx_queue_bytes", tcp),
+        ];
+        for (name, v) in gauges {
+            self.put(t, "target", name, false, v as f64);
+        }
     }
 
     fn record(&mut self, t: u64, g: &Gauges) {
@@ -303,9 +327,6 @@ impl State {
                 ("rss_anon_bytes", g.anon),
                 ("rss_file_bytes", g.file),
                 ("hwm_bytes", self.hwm),
-                ("fds", g.fds),
-                ("udp_rx_queue_bytes", g.udp_queue),
-                ("tcp_rx_queue_bytes", g.tcp_queue),
             ];
             for (name, v) in gauges {
                 self.put(t, "target", name, false, v as f64);
@@ -400,7 +421,4 @@ struct Gauges {
     hwm: u64,
     pss: Option<u64>,
     dirty: u64,
-    fds: u64,
-    udp_queue: u64,
-    tcp_queue: u64,
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
-use weir_rig_base::{clock, process, udp};
+use weir_rig_base::{clock, process};
 
 /// One process as `/proc/<pid>/stat` shows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -265,19 +265,6 @@ pub fn descriptors(pid: i32) -> Option<(u64, Vec<u64>)> {
         }
     }
     Some((count, inodes))
-}
-
-/// Bytes in the receive queues of these sockets of some processes, over UDP and over TCP. Unix sockets need none: they hold a few datagrams,
-/// then the sender waits.
-pub fn receive_queues(pid: i32, inodes: &[u64]) -> [u64; 2] {
-    let over_udp = udp::rows_of(pid)
-        .into_iter()
-        .map(|row| (row.inode, row.rx_queue))
-        .collect();
-    [over_udp, udp::tcp_queues(pid)].map(|queues: Vec<(u64, u64)>| {
-        let mine = queues.into_iter().filter(|(inode, _)| inodes.contains(inode));
-        mine.map(|(_, bytes)| bytes).sum()
-    })
 }
 
 /// Busy and stolen time of the whole machine, in nanoseconds of one core, from an arbitrary start.

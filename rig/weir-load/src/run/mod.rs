@@ -290,11 +290,11 @@ struct Sum {
 impl SendingThreads {
     fn run(&self, shares: Vec<Share>) -> (Report, Option<RunError>) {
         let target = &self.options.target;
-        let drops_before = target.kernel_drops();
+        let mut kernel_drops = target.kernel_drops();
         let started_unix_ns = clock::unix_ns();
         let send_buffer = shares.last().map_or(0, |share| share.send_buffer);
         let (sum, error) = self.send(shares);
-        let kernel_drops = target.kernel_drops_since(drops_before);
+        let kernel_drops = kernel_drops.until_now();
         let report = self.report(sum, send_buffer, started_unix_ns, kernel_drops);
         (report, error)
     }

@@ -11,7 +11,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_rig_base::{http, udp};
+use weir_rig_base::http;
+use weir_rig_base::udp::UdpPort;
 
 /// Timeout for a sink to listen.
 const SINK_WAIT: Duration = Duration::from_secs(20);
@@ -78,8 +79,7 @@ fn is_listening(address: &str) -> bool {
 
 fn udp_port_taken(address: &str) -> bool {
     let port = address.rsplit_once(':').map_or(address, |(_, port)| port);
-    port.parse()
-        .is_ok_and(|port: u16| udp::rows().iter().any(|r| r.port == port))
+    port.parse().is_ok_and(|port| UdpPort::new(port).is_open())
 }
 
 fn is_ready(condition: &Ready, folder: &Path) -> Result<bool, Problem> {

@@ -44,11 +44,11 @@ impl Run<'_> {
         [first.t, last.t].into_iter().any(|t| self.waiting(t) > most)
     }
 
-    /// Bytes in the target's receive queues at a reading.
+    /// Bytes in the target's receive queues. They are read shortly before the CPU time.
     fn waiting(&self, t: u64) -> f64 {
         let of = |name| {
             let points = self.capture.series("target", name);
-            points.iter().find(|p| p.t == t).map_or(0.0, |p| p.v)
+            points.iter().rfind(|p| p.t <= t).map_or(0.0, |p| p.v)
         };
         of("udp_rx_queue_bytes") + of("tcp_rx_queue_bytes")
     }
