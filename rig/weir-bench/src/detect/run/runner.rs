@@ -27,8 +27,8 @@ const NARROW: f64 = 1.5;
 /// Maximum CPU use of everything else on the machine when a pair begins, as a share of a core.
 const CALM: f64 = 0.05;
 
-/// Number, directory and measurement of a replicate; or why the run must stop, and what to remove.
-type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
+/// Number and directory of a replicate; or why the run must stop, and what to remove.
+type Outcome = Result<(usize, PathBuf), (Abort, Option<PathBuf>)>;
 
 pub(super) struct Runner<'a> {
     o: &'a Options,
@@ -219,8 +219,8 @@ impl<'a> Runner<'a> {
     /// Runs both arms and stores the results. Returns true if the pair is valid.
     fn attempt(&mut self, planned: &PlannedPair, attempt: usize) -> Result<bool, Abort> {
         let p = &self.prepared[planned.experiment];
-        let (numbers, results) = self.arms_of(planned)?;
-        self.store(&PairRecord {
+        let numbers = self.arms_of(planned)?;
+        let record = PairRecord {
             experiment: p.name.clone(),
             pair: planned.pair,
             confirms: self.confirms,
@@ -229,7 +229,14 @@ impl<'a> Runner<'a> {
             seed: format!("{:016x}", planned.payload_seed),
             baseline: numbers[0],
             comparison: numbers[1],
-        })?;
+        };
+        self.store(&record)?;
+        // Over one span for both, which each run alone did not know.
+        let results = record::measure_pair(&self.folder, &p.info, &record);
+        for (arm, result) in results.iter().enumerate() {
+            let replicate = record::replicate_folder(&self.folder, &p.name, ARMS[arm], numbers[arm]);
+            replicate::store_verdict(&replicate, result)?;
+        }
         let key = (p.name.clone(), self.confirms, planned.pair);
         let attempts = self.pairs.entry(key).or_default();
         attempts.add(&results);
@@ -261,16 +268,15 @@ impl<'a> Runner<'a> {
             .print_line(&format!("{name}: no valid pair for {time}: {why}"));
     }
 
-    /// Numbers and results of both arms, or nothing of either: half a pair is no evidence.
-    fn arms_of(&mut self, planned: &PlannedPair) -> Result<([usize; 2], [Measured; 2]), Abort> {
+    /// Numbers of the runs of both arms, or none: half a pair is no evidence.
+    fn arms_of(&mut self, planned: &PlannedPair) -> Result<[usize; 2], Abort> {
         let mut numbers = [0; 2];
-        let mut results: [Measured; 2] = Default::default();
         let mut folders = Vec::new();
         let mut aborted = None;
         for (arm, outcome) in self.both(planned) {
             match outcome {
-                Ok((number, folder, measured)) => {
-                    (numbers[arm], results[arm]) = (number, measured);
+                Ok((number, folder)) => {
+                    numbers[arm] = number;
                     folders.push(folder);
                 }
                 Err((abort, folder)) => {
@@ -281,7 +287,7 @@ impl<'a> Runner<'a> {
             self.progress.step();
         }
         match aborted {
-            None => Ok((numbers, results)),
+            None => Ok(numbers),
             Some(abort) => {
                 folders.iter().for_each(|f| drop(fs::remove_dir_all(f)));
                 Err(abort)
@@ -331,7 +337,7 @@ impl<'a> Runner<'a> {
             ..self.rig.replicate(p, planned, arm, (number, &folder))
         });
         match measured {
-            Ok(m) => Ok((number, folder, m)),
+            Ok(_) => Ok((number, folder)),
             Err(abort) => Err((abort, Some(folder))),
         }
     }
