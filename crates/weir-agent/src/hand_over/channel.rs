@@ -1,13 +1,19 @@
 //! Messages with descriptors between two processes, over a Unix stream.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a socket, and limits of time"
+)]
+
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -15,14 +21,15 @@ use rustix::net::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
-use super::StopSignal;
+use super::{HandOverMessage, Side, Silence, WayOut, patience_after_stop};
 use weir_status::bad_bytes::text;
 
 /// Descriptors that go with one message; the kernel's limit.
 pub const DESCRIPTORS_MAX: usize = 200;
 
-/// Length of a message's header: its tag and the length of its body.
+/// Length of a message's header: its number and the length of its body.
 const HEAD: usize = 9;
 
 /// One end. All messages up to a limit share it: a peer that sends or reads a few bytes at a time gains no time.
@@ -30,26 +37,22 @@ const HEAD: usize = 9;
 pub struct Channel {
     /// Non-blocking.
     stream: UnixStream,
+    side: Side,
+    /// The last message, of either side.
+    last: Mutex<Option<HandOverMessage>>,
     /// Maximum size of a body.
     bytes_max: u64,
     /// Held while a message is written: several threads send.
     sending: Mutex<()>,
-    limit: Mutex<Limit>,
+    limit: Mutex<Instant>,
     /// Ends waiting before the limit.
     stop: Option<StopSignal>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Limit {
-    end: Instant,
-    /// Time to wait after this process was asked to stop.
-    after_stop: Duration,
 }
 
 /// A received message.
 #[derive(Debug)]
 pub struct ChannelMessage {
-    pub tag: u8,
+    pub is: HandOverMessage,
     pub body: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
 }
@@ -58,6 +61,7 @@ impl Channel {
     /// `patience`: the first limit.
     pub fn new(
         stream: UnixStream,
+        side: Side,
         patience: Duration,
         bytes_max: u64,
         stop: Option<StopSignal>,
@@ -65,38 +69,39 @@ impl Channel {
         stream.set_nonblocking(true)?;
         Ok(Channel {
             stream,
+            side,
+            last: Mutex::default(),
             bytes_max,
             sending: Mutex::default(),
-            limit: Mutex::new(Limit {
-                end: Instant::now() + patience,
-                after_stop: Duration::ZERO,
-            }),
+            limit: Mutex::new(Instant::now() + patience),
             stop,
         })
     }
 
-    /// Sets the time limit of all following messages together. A stop ends them at once.
+    /// Sets the time limit of all following messages together. After a stop they have at most [`patience_after_stop`].
     pub fn set_limit(&self, patience: Duration) {
-        self.set_limits(patience, Duration::ZERO);
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + patience;
     }
 
-    /// The same; after a stop, they have at most the time `after_stop`.
-    pub fn set_limits(&self, patience: Duration, after_stop: Duration) {
-        *self.limit() = Limit {
-            end: Instant::now() + patience,
-            after_stop,
+    fn last(&self) -> Option<HandOverMessage> {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The way out after an error of this channel.
+    pub fn way_out(&self, error: &io::Error) -> WayOut {
+        let silence = match error.kind() {
+            io::ErrorKind::TimedOut => Silence::TimedOut,
+            _ if has_ended(error) => Silence::Ended,
+            _ => Silence::Refused,
         };
-    }
-
-    fn limit(&self) -> MutexGuard<'_, Limit> {
-        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+        WayOut::of(self.side, self.last(), silence)
     }
 
     /// The remaining time. `Err` if there is none.
     pub fn left(&self) -> io::Result<Duration> {
-        let limit = *self.limit();
+        let limit = *self.limit.lock().unwrap_or_else(PoisonError::into_inner);
         let stopped = self.stop.as_ref().and_then(StopSignal::since);
-        let end = stopped.map_or(limit.end, |since| limit.end.min(since + limit.after_stop));
+        let end = stopped.map_or(limit, |since| limit.min(since + patience_after_stop(self.last())));
         match end.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -142,18 +147,34 @@ impl Channel {
         })
     }
 
-    pub fn send(&self, tag: u8, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Notes that this side sends or receives a message. `Err`: it is not its turn.
+    fn advance(&self, message: HandOverMessage, from: Side) -> io::Result<()> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if !message.may_follow(*last, from) {
+            let after = last.map_or(String::new(), |last| format!(" after {last:?}"));
+            return Err(io::Error::other(format!("unexpected message {message:?}{after}")));
+        }
+        *last = Some(message);
+        Ok(())
+    }
+
+    pub fn send(
+        &self,
+        message: HandOverMessage,
+        body: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         self.left()?;
-        self.write(tag, body, descriptors)
+        self.write(message, body, descriptors)
     }
 
     /// Sends a last text that fits the socket's buffer, also after the limit. The peer may have ended.
-    pub fn send_last(&self, tag: u8, text: &str) {
-        let _ = self.write(tag, text.as_bytes(), &[]);
+    pub fn send_last(&self, message: HandOverMessage, text: &str) {
+        let _ = self.write(message, text.as_bytes(), &[]);
     }
 
-    fn write(&self, tag: u8, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut head = [tag; HEAD];
+    fn write(&self, message: HandOverMessage, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut head = [message as u8; HEAD];
         head[1..].copy_from_slice(&(body.len() as u64).to_le_bytes());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -161,6 +182,7 @@ impl Channel {
             return Err(io::Error::other("too many descriptors for one message"));
         }
         let _alone = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        self.advance(message, self.side)?;
         let sent = self.until_done(PollFlags::OUT, || {
             let head = [IoSlice::new(&head)];
             Ok(rustix::net::sendmsg(
@@ -182,8 +204,8 @@ impl Channel {
         Ok(())
     }
 
-    pub fn send_json(&self, tag: u8, body: &impl Serialize) -> io::Result<()> {
-        self.send(tag, &serde_json::to_vec(body).map_err(io::Error::other)?, &[])
+    pub fn send_json(&self, message: HandOverMessage, body: &impl Serialize) -> io::Result<()> {
+        self.send(message, &serde_json::to_vec(body).map_err(io::Error::other)?, &[])
     }
 
     /// The next message.
@@ -211,7 +233,9 @@ impl Channel {
             }
         }
         self.read_exact(&mut head[received.bytes..])?;
-        let [tag, length @ ..] = head;
+        let [number, length @ ..] = head;
+        let is = HandOverMessage::of(number)
+            .ok_or_else(|| io::Error::other(format!("unexpected message {number}")))?;
         let length = u64::from_le_bytes(length);
         if length > self.bytes_max {
             return Err(io::Error::other(format!(
@@ -225,8 +249,9 @@ impl Channel {
         if body.len() as u64 != length {
             return Err(ended());
         }
+        self.advance(is, self.side.other())?;
         Ok(ChannelMessage {
-            tag,
+            is,
             body,
             descriptors,
         })
@@ -242,13 +267,69 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message, which must have this tag.
-    pub fn expect(&self, tag: u8) -> io::Result<ChannelMessage> {
+    /// The next message, which must be this one.
+    pub fn expect(&self, wanted: HandOverMessage) -> io::Result<ChannelMessage> {
         let message = self.receive()?;
-        match message.tag {
-            found if found == tag => Ok(message),
+        match message.is {
+            found if found == wanted => Ok(message),
             _ => Err(message.unexpected()),
         }
+    }
+}
+
+/// The stop of this process, which ends its waits for another one. Set once, when it is asked to stop.
+#[derive(Clone, Debug)]
+pub struct StopSignal(Arc<StopState>);
+
+#[derive(Debug)]
+struct StopState {
+    since: watch::Sender<Option<Instant>>,
+    /// Readable from then on.
+    event: OwnedFd,
+}
+
+impl StopSignal {
+    pub fn new() -> io::Result<StopSignal> {
+        Ok(StopSignal(Arc::new(StopState {
+            since: watch::Sender::new(None),
+            event: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })))
+    }
+
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "limits count from the real time of the stop"
+    )]
+    pub fn set(&self) {
+        self.0.since.send_modify(|since| {
+            since.get_or_insert_with(Instant::now);
+        });
+        // It fails only if the counter is full, and then it is readable too.
+        let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+    }
+
+    pub fn since(&self) -> Option<Instant> {
+        *self.0.since.borrow()
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.since().is_some()
+    }
+
+    /// Completes when `work` does, or this is set.
+    pub async fn limit<F: Future>(&self, work: F) {
+        let mut since = self.0.since.subscribe();
+        tokio::select! {
+            _ = work => {}
+            _ = since.wait_for(Option::is_some) => {}
+        }
+    }
+}
+
+/// Readable when it is set.
+impl AsFd for StopSignal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.event.as_fd()
     }
 }
 
@@ -285,9 +366,9 @@ impl ChannelMessage {
 
     /// The error for a message that does not fit, or the reason of a refusal.
     pub fn unexpected(&self) -> io::Error {
-        io::Error::other(match self.tag {
-            super::REFUSED => text(&self.body),
-            tag => format!("unexpected message {tag}"),
+        io::Error::other(match self.is {
+            HandOverMessage::Refused => text(&self.body),
+            other => format!("unexpected message {other:?}"),
         })
     }
 }
@@ -300,22 +381,59 @@ mod tests {
     #[test]
     fn messages_of_several_threads_do_not_mix() {
         let (one, other) = UnixStream::pair().unwrap();
-        let new = |stream| Channel::new(stream, Duration::from_secs(60), 1 << 20, None).unwrap();
-        let (from, to) = (new(one), new(other));
+        let new = |stream, side| {
+            let channel = Channel::new(stream, side, Duration::from_secs(60), 1 << 20, None).unwrap();
+            *channel.last.lock().unwrap() = Some(HandOverMessage::Again);
+            channel
+        };
+        let (from, to) = (new(one, Side::Old), new(other, Side::New));
         std::thread::scope(|scope| {
-            for tag in 1..=4u8 {
+            for thread in 1..=4u8 {
                 let from = &from;
                 scope.spawn(move || {
                     for _ in 0..200 {
-                        from.send(tag, &[tag; 5000], &[]).unwrap();
+                        from.send(HandOverMessage::Connections, &[thread; 5000], &[])
+                            .unwrap();
                     }
                 });
             }
             for _ in 0..800 {
                 let message = to.receive().unwrap();
-                assert_eq!(message.body, [message.tag; 5000]);
+                assert_eq!(message.body, [message.body[0]; 5000]);
             }
         });
+    }
+
+    /// The last message of either side decides which may follow.
+    #[test]
+    fn a_message_out_of_turn_is_refused_at_both_ends() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let new = |stream, side| Channel::new(stream, side, Duration::from_secs(60), 1 << 20, None).unwrap();
+        let (old, new) = (new(one, Side::Old), new(other, Side::New));
+        let said = |error: io::Error| error.to_string();
+        let early = new.send(HandOverMessage::Begin, &[], &[]).unwrap_err();
+        assert_eq!(said(early), "unexpected message Begin");
+        // Nothing of it was sent.
+        new.send(HandOverMessage::Hello, &[], &[]).unwrap();
+        old.expect(HandOverMessage::Hello).unwrap();
+        let of_the_other = new.send(HandOverMessage::Greeting, &[], &[]).unwrap_err();
+        assert_eq!(said(of_the_other), "unexpected message Greeting after Hello");
+        let mut forged = [0; HEAD];
+        for (number, expected) in [
+            (
+                HandOverMessage::Commit as u8,
+                "unexpected message Commit after Hello",
+            ),
+            (99, "unexpected message 99"),
+        ] {
+            forged[0] = number;
+            (&new.stream).write_all(&forged).unwrap();
+            assert_eq!(said(old.receive().unwrap_err()), expected);
+        }
+        new.send(HandOverMessage::Refused, b"why", &[]).unwrap();
+        let refused = old.expect(HandOverMessage::Begin).unwrap_err();
+        assert_eq!(said(refused), "why");
+        assert!(old.send(HandOverMessage::Refused, &[], &[]).is_err());
     }
 
     /// A peer that sends a byte at a time, and one that reads none.
@@ -323,8 +441,11 @@ mod tests {
     fn a_limit_is_for_all_bytes_of_all_messages() {
         let (one, other) = UnixStream::pair().unwrap();
         let patience = Duration::from_millis(200);
-        let channel = Channel::new(one, patience, 1 << 20, None).unwrap();
         let begun = Instant::now();
+        let channel = Channel::new(one, Side::Old, patience, 1 << 20, None).unwrap();
+        let mut head = [HandOverMessage::Hello as u8; HEAD];
+        head[1..].copy_from_slice(&1000u64.to_le_bytes());
+        (&other).write_all(&head).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // It ends when the test closes the other end.
@@ -332,17 +453,15 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(20));
                 }
             });
-            let error = loop {
-                if let Err(error) = channel.receive() {
-                    break error;
-                }
-            };
+            let error = channel.receive().unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
             assert!(begun.elapsed() >= patience);
-            let error = channel.send(1, &[], &[]).unwrap_err();
+            let error = channel.send(HandOverMessage::Refused, &[], &[]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
             channel.set_limit(patience);
-            let error = channel.send(1, &[0; 1 << 20], &[]).unwrap_err();
+            let error = channel
+                .send(HandOverMessage::Refused, &[0; 1 << 20], &[])
+                .unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
             drop(channel);
         });
@@ -353,15 +472,16 @@ mod tests {
         let (one, _other) = UnixStream::pair().unwrap();
         let stop = StopSignal::new().unwrap();
         let hour = Duration::from_secs(3600);
-        let channel = Channel::new(one, hour, 1 << 20, Some(stop.clone())).unwrap();
+        let channel = Channel::new(one, Side::New, hour, 1 << 20, Some(stop.clone())).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| channel.receive().unwrap_err());
             stop.set();
             assert_eq!(waiting.join().unwrap().kind(), io::ErrorKind::TimedOut);
         });
-        // It has a time of its own to confirm what cannot be undone.
-        channel.set_limits(hour, hour);
-        assert!(channel.left().unwrap() > hour / 2);
-        channel.send(1, b"body", &[]).unwrap();
+        // It has a moment to confirm what cannot be undone.
+        *channel.last.lock().unwrap() = Some(HandOverMessage::Go);
+        channel.set_limit(hour);
+        assert!(channel.left().unwrap() < hour / 2);
+        channel.send(HandOverMessage::Running, b"body", &[]).unwrap();
     }
 }

@@ -3,6 +3,12 @@
 //! It starts earlier, holds nothing, listens nowhere, and can only start the same program with the same arguments and `--take-over`. It
 //! ends with the agent.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "it starts a process"
+)]
+
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,7 @@
 //! The running agent: its parts, start, reload and end.
 
+#![allow(clippy::disallowed_methods, reason = "a stop has a limit of real time")]
+
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -57,8 +59,6 @@ pub(super) struct Agent {
     pub workers: Mutex<Vec<WorkerHandle>>,
     /// The listeners in the form for another process.
     pub sources: Arc<[HandedListener]>,
-    /// Held while the process ends, or another one takes over; true when one has taken over.
-    pub ending: Mutex<bool>,
     /// Set when the process is asked to stop: a hand-over yields.
     pub stop: StopSignal,
     pub watch: Watch,
@@ -157,10 +157,10 @@ impl Agent {
             course: Course::after(summary.map(HandOverStatus::from).unwrap_or_default()),
         });
         start_history(recent.zip(history_batches), &view, before.flatten())?;
+        view.course.life.run();
         Ok(Agent {
             workers: Mutex::new(workers),
             sources: bound.sources.into(),
-            ending: Mutex::default(),
             stop: StopSignal::new().map_err(|error| Failure::runtime(error.to_string()))?,
             watch,
             fixed,
@@ -248,9 +248,7 @@ impl Agent {
     pub fn stop(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         self.stop.set();
-        // Held to the end.
-        let is_taken_over = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
-        if *is_taken_over {
+        if self.view.course.life.stop().is_err() {
             self.abandon();
             return Ok(());
         }

@@ -1,5 +1,11 @@
 //! Hands over to another process, and continues if that fails. `docs/restart.md` has the order of steps.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "two processes talk over a socket, against limits of time"
+)]
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,8 +23,10 @@ use super::agent::Agent;
 use super::continuity;
 use crate::hand_over::starter::Starter;
 use crate::hand_over::{
-    self, Account, Channel, Greeting, HandOverRequest, HandedConnection, HandedListener, Hello,
+    self, Account, Channel, Greeting, HandOverMessage, HandOverRequest, HandedConnection, HandedListener,
+    Hello, Side, WayOut,
 };
+use crate::life::LifeState;
 use crate::state::TransferWriter;
 use weir_admin::Gate;
 use weir_system::config::Config;
@@ -38,9 +46,6 @@ const CONNECTIONS_MAX: Duration = Duration::from_secs(5);
 
 /// Time limit for requests to the admin address after the new process has started.
 const REQUESTS_MAX: Duration = Duration::from_secs(2);
-
-/// Time to wait after a stop for a process that was told to start: it may read the sockets.
-const CONFIRMATION_MAX: Duration = Duration::from_millis(500);
 
 /// Interval of looking for the stop while this process's own threads are waited for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -189,8 +194,9 @@ impl HandOverSource {
     }
 
     fn started_process_ended(&self, how: &str) {
-        let _alone = lock(&self.agent.ending);
-        if self.is_awaited.load(Ordering::Acquire) {
+        // A process that stops has told its requesters by its end.
+        let is_running = self.agent.view.course.life.state() == LifeState::Running;
+        if is_running && self.is_awaited.load(Ordering::Acquire) {
             self.failed(&format!("the new process: {how}"));
         }
     }
@@ -199,14 +205,20 @@ impl HandOverSource {
     fn serve(&self, stream: UnixStream) -> bool {
         let stop = Some(self.agent.stop.clone());
         let greeted = (|| {
-            let channel = Channel::new(stream, hand_over::STEP_MAX, hand_over::GREETING_BYTES_MAX, stop)?;
+            let channel = Channel::new(
+                stream,
+                Side::Old,
+                hand_over::STEP_MAX,
+                hand_over::GREETING_BYTES_MAX,
+                stop,
+            )?;
             let peer = channel.peer()?;
             if !peer.is_trusted() {
                 let reason = format!("user {} may not take over", peer.user);
-                channel.send_last(hand_over::REFUSED, &reason);
+                channel.send_last(HandOverMessage::Refused, &reason);
                 return Err(io::Error::other(reason));
             }
-            let hello: Hello = channel.expect(hand_over::HELLO)?.json()?;
+            let hello: Hello = channel.expect(HandOverMessage::Hello)?.json()?;
             Ok((channel, hello))
         })();
         match greeted {
@@ -243,21 +255,20 @@ impl HandOverSource {
         };
         tracing::error!("hand-over failed{continues}: {reason}");
         self.agent.view.hand_over().record_failure(reason);
-        self.answer(hand_over::REFUSED, reason);
+        self.answer(HandOverMessage::Refused, reason);
     }
 
-    fn answer(&self, tag: u8, text: &str) {
+    fn answer(&self, message: HandOverMessage, text: &str) {
         let asked = std::mem::take(&mut *lock(&self.asked));
         for channel in asked {
-            channel.send_last(tag, text);
+            channel.send_last(message, text);
         }
     }
 
     /// Returns whether the other process has taken over.
     fn give(&self, channel: Channel, hello: &Hello) -> bool {
-        // A stop and a hand-over exclude each other. Only a stop holds it now, to the end.
-        let Ok(mut is_taken_over) = self.agent.ending.try_lock() else {
-            channel.send_last(hand_over::REFUSED, &HandOverError::Stopping.to_string());
+        let Ok(turn) = self.agent.view.course.life.hand_over() else {
+            channel.send_last(HandOverMessage::Refused, &HandOverError::Stopping.to_string());
             return false;
         };
         let pid = channel.peer().map_or(0, |peer| peer.pid);
@@ -273,9 +284,8 @@ impl HandOverSource {
         match given {
             Ok(given) => {
                 self.finish(&given, &stopped, pid);
-                *is_taken_over = true;
                 // The rest of the work does not delay a stop.
-                drop(is_taken_over);
+                turn.taken_over();
                 if given.wants_history {
                     self.give_history(&channel);
                 }
@@ -288,7 +298,7 @@ impl HandOverSource {
                     false => reason,
                 };
                 let reason = reason.to_string();
-                channel.send_last(hand_over::REFUSED, &reason);
+                channel.send_last(HandOverMessage::Refused, &reason);
                 drop(stopped);
                 self.resume();
                 self.failed(&reason);
@@ -317,7 +327,7 @@ impl HandOverSource {
         channel.set_limit(hand_over::PREPARATION_MAX);
         self.greet(channel).map_err(step("sockets could not be sent"))?;
         channel
-            .expect(hand_over::BEGIN)
+            .expect(HandOverMessage::Begin)
             .map_err(step("the new process could not prepare itself"))?;
         let outputs = &self.agent.view.outputs;
         channel.set_limit(hand_over::STEP_MAX);
@@ -333,7 +343,7 @@ impl HandOverSource {
             .map_err(step("the state could not be sent"))?;
         channel.set_limit(hand_over::STEP_MAX);
         channel
-            .expect(hand_over::COMMIT)
+            .expect(HandOverMessage::Commit)
             .map_err(step("the new process could not read the state"))?;
         if let Some((_, gate)) = &self.admin {
             gate.close();
@@ -342,17 +352,16 @@ impl HandOverSource {
         if self.agent.stop.is_set() {
             return Err(HandOverError::Stopping);
         }
-        channel.set_limits(hand_over::STEP_MAX, CONFIRMATION_MAX);
+        channel.set_limit(hand_over::STEP_MAX);
         channel
-            .send(hand_over::GO, &[], &[])
+            .send(HandOverMessage::Go, &[], &[])
             .map_err(step("the new process has ended"))?;
-        match channel.expect(hand_over::RUNNING) {
+        match channel.expect(HandOverMessage::Running) {
             Ok(message) => Ok(StateTransfer {
                 account,
                 wants_history: message.body == hand_over::WANTS_HISTORY,
             }),
-            // It may read the sockets by now, and two processes must not.
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Err(error) if channel.way_out(&error) == WayOut::End => {
                 tracing::error!(
                     "hand-over: the new process does not confirm that it runs; this one ends anyway"
                 );
@@ -379,7 +388,7 @@ impl HandOverSource {
 
     fn greet(&self, channel: &Channel) -> io::Result<()> {
         channel.send_json(
-            hand_over::GREETING,
+            HandOverMessage::Greeting,
             &Greeting {
                 weir: env!("CARGO_PKG_VERSION").into(),
                 protocol: hand_over::PROTOCOL,
@@ -393,13 +402,13 @@ impl HandOverSource {
             let source = &self.agent.sources[usize::from(of_listener[0].0.0)];
             let descriptors: Vec<_> = of_listener.iter().map(|(_, socket)| socket.as_fd()).collect();
             let head = serde_json::to_vec(source).map_err(io::Error::other)?;
-            channel.send(hand_over::SOCKETS, &head, &descriptors)?;
+            channel.send(HandOverMessage::Sockets, &head, &descriptors)?;
         }
         if let Some((sockets, _)) = &self.admin {
             let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-            channel.send(hand_over::ADMIN, &[], &sockets)?;
+            channel.send(HandOverMessage::Admin, &[], &sockets)?;
         }
-        channel.send(hand_over::SOCKETS_END, &[], &[])
+        channel.send(HandOverMessage::SocketsEnd, &[], &[])
     }
 
     /// The sockets that the workers read, and those of columns.
@@ -439,7 +448,7 @@ impl HandOverSource {
     ) -> Result<(Account, FrozenState), HandOverError> {
         for _ in 0..ATTEMPTS_MAX {
             channel
-                .send(hand_over::AGAIN, &[], &[])
+                .send(HandOverMessage::Again, &[], &[])
                 .map_err(|error| HandOverError::Step {
                     what: "the new process has ended",
                     error,
@@ -542,12 +551,12 @@ impl HandOverSource {
             continuity::now_ms(),
         )?;
         let file = self.agent.state_saver.transferred()?;
-        channel.send(hand_over::STATE, &[], &[file.as_fd()])?;
+        channel.send(HandOverMessage::State, &[], &[file.as_fd()])?;
         let account = serde_json::to_vec(account).map_err(io::Error::other)?;
         let lock = self.agent.state_saver.lock();
         let listener = self.listener.as_ref().map(AsFd::as_fd);
         let owned: Vec<_> = lock.into_iter().chain(listener).collect();
-        channel.send(hand_over::END, &account, &owned)
+        channel.send(HandOverMessage::End, &account, &owned)
     }
 
     /// Undoes the preparations.
@@ -592,7 +601,7 @@ impl HandOverSource {
         channel.set_limit(hand_over::PREPARATION_MAX);
         let Some(recent) = &self.agent.view.recent else {
             // If this fails, the receiver notices the missing message.
-            let _ = channel.send(hand_over::HISTORY_END, &[], &[]);
+            let _ = channel.send(HandOverMessage::HistoryEnd, &[], &[]);
             return;
         };
         if let Err(error) = super::history::give(recent, channel) {
@@ -602,7 +611,7 @@ impl HandOverSource {
 
     /// Nothing is left to do here.
     fn end(&self, pid: i32) {
-        self.answer(hand_over::DONE, &pid.to_string());
+        self.answer(HandOverMessage::Done, &pid.to_string());
         if let Some((_, gate)) = &self.admin {
             gate.wait_until_answered(REQUESTS_MAX);
         }
@@ -664,7 +673,7 @@ fn send_connections(
         });
         let heads = postcard::to_extend(&heads.collect::<Vec<_>>(), Vec::new()).map_err(io::Error::other)?;
         let descriptors: Vec<_> = some.iter().map(|connection| connection.fd).collect();
-        channel.send(hand_over::CONNECTIONS, &heads, &descriptors)?;
+        channel.send(HandOverMessage::Connections, &heads, &descriptors)?;
     }
     Ok(Account {
         since: 0,

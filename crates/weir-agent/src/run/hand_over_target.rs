@@ -1,5 +1,11 @@
 //! Takes over from the running process. `docs/restart.md` has the order of steps.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "two processes talk over a socket, against limits of time"
+)]
+
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +22,8 @@ use weir_listener::{BoundSocket, Framing, ListenerConfig, ListenerId, Monotonic,
 use super::continuity;
 use super::kept::PassedSockets;
 use crate::hand_over::{
-    self, Account, Channel, Greeting, HandOverRequest, HandedConnection, HandedListener, Hello,
+    self, Account, Channel, Greeting, HandOverMessage, HandOverRequest, HandedConnection, HandedListener,
+    Hello, Side, WayOut,
 };
 use crate::life::Resumed;
 use crate::state::{StateDir, StoredAgent};
@@ -145,7 +152,7 @@ impl HandOverTarget {
 
     fn ask(stream: UnixStream, path: &Path, bytes_max: u64) -> Result<Asked, Failure> {
         let begun = || {
-            let channel = Channel::new(stream, hand_over::PREPARATION_MAX, bytes_max, None)?;
+            let channel = Channel::new(stream, Side::New, hand_over::PREPARATION_MAX, bytes_max, None)?;
             let peer = channel.peer()?;
             if !peer.is_trusted() {
                 return Err(io::Error::other("it belongs to another user"));
@@ -157,8 +164,8 @@ impl HandOverTarget {
         let (mut sockets, mut admin) = (PassedSockets::default(), Vec::new());
         let asked = (|| {
             let hello = serde_json::to_vec(&Hello::new(HandOverRequest::TakeOver))?;
-            say(&channel, hand_over::HELLO, &hello)?;
-            let before: Greeting = channel.expect(hand_over::GREETING)?.json()?;
+            say(&channel, HandOverMessage::Hello, &hello)?;
+            let before: Greeting = channel.expect(HandOverMessage::Greeting)?.json()?;
             receive_sockets(&channel, &mut sockets, &mut admin)?;
             Ok(before)
         })();
@@ -171,7 +178,7 @@ impl HandOverTarget {
                 sockets,
                 admin,
             }))),
-            Err(error) if hand_over::has_ended(&error) => Ok(Asked::Ended(process, sockets)),
+            Err(error) if channel.way_out(&error) == WayOut::StartAlone => Ok(Asked::Ended(process, sockets)),
             Err(error) => Err(failed("the running process", &error)),
         }
     }
@@ -193,7 +200,8 @@ impl HandOverTarget {
     pub fn receive(self, config: &Config) -> Result<Received, Failure> {
         let agent = StateDir::next_agent(&self.path).inspect_err(|failure| {
             // The other process passes it on to the requester of this one.
-            self.channel.send_last(hand_over::REFUSED, &failure.to_string());
+            self.channel
+                .send_last(HandOverMessage::Refused, &failure.to_string());
         })?;
         match self.receive_all(config, agent) {
             Ok(state) => {
@@ -206,8 +214,9 @@ impl HandOverTarget {
                 };
                 Ok(Received::State(Box::new(taken), state.listener))
             }
-            // The parts are not used: it may have resumed before its end.
-            Err(step) if hand_over::has_ended(&step.error) => self.continue_alone().map(Received::Alone),
+            Err(step) if self.channel.way_out(&step.error) == WayOut::StartAlone => {
+                self.continue_alone().map(Received::Alone)
+            }
             Err(step) => Err(failed(step.what, &step.error)),
         }
     }
@@ -240,21 +249,21 @@ impl HandOverTarget {
 
     fn receive_parts(&self) -> io::Result<ReceivedParts> {
         self.channel.set_limit(hand_over::STATE_MAX);
-        say(&self.channel, hand_over::BEGIN, &[])?;
+        say(&self.channel, HandOverMessage::Begin, &[])?;
         let mut parts = ReceivedParts::default();
         loop {
             let message = self.channel.receive()?;
-            match message.tag {
-                hand_over::AGAIN => parts.connections.clear(),
-                hand_over::CONNECTIONS => {
+            match message.is {
+                HandOverMessage::Again => parts.connections.clear(),
+                HandOverMessage::Connections => {
                     let heads: Vec<HandedConnection> =
                         postcard::from_bytes(&message.body).map_err(io::Error::other)?;
                     parts
                         .connections
                         .extend(heads.into_iter().zip(message.descriptors));
                 }
-                hand_over::STATE => parts.state = message.descriptors.into_iter().next(),
-                hand_over::END => {
+                HandOverMessage::State => parts.state = message.descriptors.into_iter().next(),
+                HandOverMessage::End => {
                     parts.account = message.json()?;
                     let mut descriptors = message.descriptors.into_iter();
                     (parts.lock, parts.listener) = (descriptors.next(), descriptors.next());
@@ -267,8 +276,8 @@ impl HandOverTarget {
 
     fn commit(&self) -> io::Result<()> {
         self.channel.set_limit(hand_over::STEP_MAX);
-        say(&self.channel, hand_over::COMMIT, &[])?;
-        self.channel.expect(hand_over::GO).map(drop)
+        say(&self.channel, HandOverMessage::Commit, &[])?;
+        self.channel.expect(HandOverMessage::Go).map(drop)
     }
 
     /// Locks the directory of a process that was killed. The lock proves its end.
@@ -292,8 +301,8 @@ const ENDED: &str =
     "--take-over: the running process ended before it handed over; starting with its saved state";
 
 /// Sends a message that has an answer. If the other process has closed the connection, it may have sent the reason before.
-fn say(channel: &Channel, tag: u8, body: &[u8]) -> io::Result<()> {
-    match channel.send(tag, body, &[]) {
+fn say(channel: &Channel, message: HandOverMessage, body: &[u8]) -> io::Result<()> {
+    match channel.send(message, body, &[]) {
         Err(error) if hand_over::has_ended(&error) => Ok(()),
         sent => sent,
     }
@@ -311,15 +320,15 @@ fn receive_sockets(
 ) -> io::Result<()> {
     loop {
         let message = channel.receive()?;
-        match message.tag {
-            hand_over::SOCKETS => {
+        match message.is {
+            HandOverMessage::Sockets => {
                 let of: HandedListener = message.json()?;
                 for socket in message.descriptors {
                     sockets.add_of_process(&of, socket);
                 }
             }
-            hand_over::ADMIN => admin.extend(message.descriptors),
-            hand_over::SOCKETS_END => return Ok(()),
+            HandOverMessage::Admin => admin.extend(message.descriptors),
+            HandOverMessage::SocketsEnd => return Ok(()),
             _ => return Err(message.unexpected()),
         }
     }
@@ -413,7 +422,7 @@ impl TakenOver {
             &[]
         };
         self.channel.set_limit(hand_over::STEP_MAX);
-        let sent = self.channel.send(hand_over::RUNNING, wants, &[]);
+        let sent = self.channel.send(HandOverMessage::Running, wants, &[]);
         self.channel.set_limit(hand_over::PREPARATION_MAX);
         if let Err(error) = &sent {
             tracing::error!("hand-over: the previous process ended without waiting for this one: {error}");
@@ -460,12 +469,13 @@ pub fn upgrade(directory: &Path) -> Result<String, Failure> {
     let asked = (|| {
         let channel = Channel::new(
             stream,
+            Side::New,
             hand_over::UPGRADE_MAX,
             hand_over::GREETING_BYTES_MAX,
             None,
         )?;
-        channel.send_json(hand_over::HELLO, &Hello::new(HandOverRequest::Upgrade))?;
-        channel.expect(hand_over::DONE)
+        channel.send_json(HandOverMessage::Hello, &Hello::new(HandOverRequest::Upgrade))?;
+        channel.expect(HandOverMessage::Done)
     })();
     let done = asked.map_err(|error| match hand_over::has_ended(&error) {
         true => failed(

@@ -1,5 +1,7 @@
 //! The history thread: stores the batches that the pipeline gives to outputs, and the books once a second.
 
+#![allow(clippy::disallowed_methods, reason = "a thread of its own")]
+
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
@@ -11,7 +13,7 @@ use weir_listener::Monotonic;
 use super::book_times::{BookTimes, Sample};
 use super::bucket_marks::{BucketMark, BucketMarks};
 use super::view::View;
-use crate::hand_over::{self, Channel};
+use crate::hand_over::{self, Channel, HandOverMessage};
 use weir_admin::history::{HistoryKind, Recent};
 use weir_status::series::own_series;
 use weir_system::process;
@@ -101,14 +103,14 @@ pub fn start(
 /// Sends everything to the next process.
 pub fn give(recent: &Recent, channel: &Channel) -> io::Result<()> {
     recent.give(hand_over::STEP_MAX, |of, part| {
-        let tag = match of {
-            HistoryKind::Points => hand_over::POINTS,
-            HistoryKind::Books => hand_over::BOOKS,
+        let message = match of {
+            HistoryKind::Points => HandOverMessage::Points,
+            HistoryKind::Books => HandOverMessage::Books,
         };
         let bytes = postcard::to_extend(part, Vec::new()).map_err(io::Error::other)?;
-        channel.send(tag, &bytes, &[])
+        channel.send(message, &bytes, &[])
     })?;
-    channel.send(hand_over::HISTORY_END, &[], &[])
+    channel.send(HandOverMessage::HistoryEnd, &[], &[])
 }
 
 /// Receives what [`give`] sends. Batches wait meanwhile.
@@ -127,15 +129,11 @@ fn adopt(recent: &Recent, channel: &Channel) {
 fn take_parts(recent: &Recent, channel: &Channel) -> io::Result<()> {
     loop {
         let message = channel.receive()?;
-        let of = match message.tag {
-            hand_over::POINTS => HistoryKind::Points,
-            hand_over::BOOKS => HistoryKind::Books,
-            hand_over::HISTORY_END => return Ok(()),
-            tag => {
-                return Err(io::Error::other(format!(
-                    "unexpected message {tag} in the history"
-                )));
-            }
+        let of = match message.is {
+            HandOverMessage::Points => HistoryKind::Points,
+            HandOverMessage::Books => HistoryKind::Books,
+            HandOverMessage::HistoryEnd => return Ok(()),
+            _ => return Err(message.unexpected()),
         };
         let part = postcard::from_bytes(&message.body).map_err(io::Error::other)?;
         recent.adopt(of, part).map_err(io::Error::other)?;

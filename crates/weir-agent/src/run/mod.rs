@@ -1,7 +1,7 @@
 //! `weir run`: combines sockets, workers, pipeline, outputs and signals.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -305,7 +305,6 @@ async fn serve(
     tracing::info!(
         "{signal}: outputs deliver their queues; then received packets are read, flushed and delivered"
     );
-    view.course.stopping.store(true, Ordering::Release);
     reporting_task.abort();
     keeping.abort();
     notify.stopping();
@@ -372,6 +371,7 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
 /// this time is meant.
 const SECOND_STOP_AFTER: Duration = Duration::from_secs(1);
 
+#[allow(clippy::disallowed_methods, reason = "two signals are one by real time")]
 pub async fn second_stop(signals: &mut Signals) -> &'static str {
     let first = Instant::now();
     loop {
@@ -398,6 +398,7 @@ pub fn outputs_runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|error| Failure::runtime(format!("the outputs' runtime cannot be started: {error}")))
 }
 
+#[allow(clippy::disallowed_methods, reason = "the clock of production")]
 pub fn unix_now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())

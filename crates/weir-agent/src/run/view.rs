@@ -1,6 +1,5 @@
 //! The running agent as seen by the admin address and by reloads.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weir_context::Rules;
@@ -19,6 +18,7 @@ use super::unix_now;
 use super::usage::Usage;
 use crate::budget::Budget;
 use crate::columns::Columns;
+use crate::life::{Life, LifeState};
 use crate::signals::ReloadRequest;
 use crate::state::checkpoints::SaveFailures;
 use weir_admin::history::Recent;
@@ -97,7 +97,7 @@ impl AgentFacts {
 /// The events in the life of the process: reloads, hand-overs, its end.
 #[derive(Default)]
 pub struct Course {
-    pub stopping: AtomicBool,
+    pub life: Life,
     /// Results of reloads.
     pub reload: Mutex<ReloadStatus>,
     /// Requests of the admin server for a reload.
@@ -213,7 +213,7 @@ impl View {
 
 impl AdminSource for View {
     fn readiness(&self) -> Result<(), NotReady> {
-        if self.course.stopping.load(Ordering::Acquire) {
+        if self.course.life.state() == LifeState::Stopping {
             return Err(NotReady::Stopping);
         }
         let running = self.shared.lock().workers.iter().flatten().count();
