@@ -1,5 +1,11 @@
 //! Signals and reloads.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "signals, and the files of a configuration"
+)]
+
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;

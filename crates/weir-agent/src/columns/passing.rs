@@ -1,5 +1,7 @@
 //! A hand-over to another process: it accepts the connections that this one has not accepted, and adds what is not in a bucket by then.
 
+#![allow(clippy::disallowed_methods, reason = "a hand-over waits for requests")]
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

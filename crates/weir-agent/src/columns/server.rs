@@ -1,5 +1,7 @@
 //! Sockets and connections: HTTP/1.1, and HTTP/2 for clients that begin with it.
 
+#![allow(clippy::disallowed_types, reason = "the sockets of production")]
+
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,5 +1,11 @@
 //! The state directory and the clocks of this process, for [`crate::life`].
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "files, clock and thread of production"
+)]
+
 use std::fs::File;
 use std::io::Seek as _;
 use std::sync::Arc;

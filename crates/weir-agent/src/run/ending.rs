@@ -1,5 +1,7 @@
 //! The end of the outputs: first their queues, while packets still arrive, then the last flush.
 
+#![allow(clippy::disallowed_methods, reason = "a stop has a limit of real time")]
+
 use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};

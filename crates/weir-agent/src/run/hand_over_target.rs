@@ -233,7 +233,7 @@ impl HandOverTarget {
             .listener
             .ok_or_else(|| missing("the socket for the next process"))?;
         let state = parts.state.ok_or_else(|| missing("its file"))?;
-        let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
+        let directory = StateDir::taken_over(&self.path, agent, lock);
         let resumed = continuity::passed(config, directory, File::from(state))
             .map_err(|reason| io::Error::other(reason.to_string()))
             .map_err(step("its state cannot be continued"))?;

@@ -1,5 +1,10 @@
 //! Health checks: workers make progress, socket files exist, the process gets CPU time.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a thread watches the others by real time"
+)]
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};

@@ -1,6 +1,12 @@
 //! Sockets that outlive a process: opened by the service manager, or stored there for the next process (see `sd_listen_fds(3)` and
 //! `FDSTORE=1` in `sd_notify(3)`).
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "sockets of another process"
+)]
+
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use weir_ingest::ListenerSettings;

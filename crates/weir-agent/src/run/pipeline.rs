@@ -191,6 +191,7 @@ impl<C: Consumers> Pipeline<C> {
     }
 
     /// Starts its thread. While that runs, the other end is alive.
+    #[allow(clippy::disallowed_methods, reason = "the thread of production")]
     pub fn start(self) -> io::Result<(JoinHandle<()>, Weak<()>)>
     where
         C: Send + 'static,
@@ -317,6 +318,10 @@ impl<C: Consumers> Pipeline<C> {
         counts[PipelineCounter::RowsWaiting] = self.merger.pending_rows() as u64;
     }
 
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the length of a flush is shown, and decides nothing"
+    )]
     fn deliver(&mut self, mut merged: Batch) {
         let (last, is_bucket) = (merged.last, !merged.partitions.is_empty());
         let samples_until = merged.samples_until;

@@ -1,5 +1,7 @@
 //! Reports the process's state to the service manager.
 
+#![allow(clippy::disallowed_methods, reason = "it reports at intervals of real time")]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,32 @@
-//! Checks that only this user and root can write in the state directory: its files decide what is delivered and counted.
+//! The state directory of the system: its lock, and who may write in it. Its files decide what is delivered and counted, so only this user
+//! and root may.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a real directory"
+)]
+
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use weir_system::failure::Failure;
+
+use super::disk::{Disk, SystemDisk, private};
+use super::{PASSING, StateDir, StoredAgent, random};
+
+const LOCK: &str = "lock";
+
+/// It is private, as its files are.
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// Distinguishes a machine from another one with a copy of its disk, if the file exists.
+const MACHINE_ID: &str = "/etc/machine-id";
 
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
@@ -20,6 +44,72 @@ const NAMES: [&str; 10] = [
     "sums",
     "tally",
 ];
+
+impl StateDir {
+    /// Creates the directory if missing, and locks it for this process. `None` if another process has locked it.
+    pub fn open(path: &Path) -> Result<Option<StateDir>, Failure> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::runtime(format!("state_path: {}: {what}: {error}", path.display()))
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(DIRECTORY_MODE)
+            .create(path)
+            .map_err(|error| failed("the directory cannot be made", &error))?;
+        let warning = check(path).map_err(|refusal| failed("it is not used", &refusal))?;
+        let lock = private()
+            .create(true)
+            .open(path.join(LOCK))
+            .map_err(|error| failed("its files cannot be written", &error))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(failed("it cannot be locked", &error)),
+        }
+        // A process that waits for the lock comes here often.
+        if let Some(warning) = warning {
+            tracing::warn!("state_path: {}: {warning}", path.display());
+        }
+        let agent = Self::next_agent(path)?;
+        Ok(Some(StateDir::taken_over(path, agent, lock.into())))
+    }
+
+    /// The error for a directory that another process has locked.
+    pub fn in_use(path: &Path) -> Failure {
+        let path = path.display();
+        Failure::runtime(format!(
+            "state_path: {path}: another weir uses it; each needs its own directory, and --take-over replaces the running one"
+        ))
+    }
+
+    /// The agent of the directory at its next start.
+    pub fn next_agent(path: &Path) -> Result<StoredAgent, Failure> {
+        let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(path));
+        let now = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs());
+        let machine = std::fs::read(MACHINE_ID).ok();
+        StoredAgent::of(&disk, now, machine.as_deref(), random).map_err(|error| {
+            let path = path.display();
+            Failure::runtime(format!(
+                "state_path: {path}: its files cannot be written: {error}"
+            ))
+        })
+    }
+
+    /// Continues in the directory of a process that has handed over its lock.
+    pub fn taken_over(path: &Path, agent: StoredAgent, lock: OwnedFd) -> StateDir {
+        StateDir {
+            path: path.to_owned(),
+            disk: Arc::new(SystemDisk::of(path)),
+            agent,
+            lock: Some(lock),
+        }
+    }
+
+    /// The file that was begun with [`StateDir::transfer`], once it is complete.
+    pub fn transferred(&self) -> io::Result<OwnedFd> {
+        File::open(self.path.join(PASSING)).map(OwnedFd::from)
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {

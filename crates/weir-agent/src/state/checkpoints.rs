@@ -3,8 +3,6 @@
 //! Each worker has a file `open-EPOCH-N`, which starts empty with each bucket and gets the changes of every second. It carries the epoch of
 //! its process, also in its name: during a hand-over two processes have files. [`super::tally`] says when it counts. Nothing is synced: this covers the death of the process, not of the machine.
 
-#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
-
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

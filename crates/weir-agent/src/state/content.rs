@@ -1,7 +1,5 @@
 //! The state that a process saves.
 
-#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;

@@ -1,5 +1,11 @@
 //! The disk behind the state directory. All other code of this module reaches files through it, so that a simulation can take its place.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the disk of production"
+)]
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;

@@ -1,7 +1,5 @@
 //! The file format: a magic number, a version, sections with lengths, and a checksum of everything at the end.
 
-#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
-
 use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 

@@ -5,20 +5,16 @@
 //! the tally says what of all this counts. Unusable state is renamed to `state.set-aside`, the log has the reason, and the agent starts
 //! without it.
 
-use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use serde::Deserialize;
 use weir_output::delivery::OutputState;
 use weir_state::AgentId;
 
 use weir_status::status::Status;
-use weir_system::failure::Failure;
 
 mod access;
 mod agent;
@@ -36,7 +32,7 @@ pub use content::{Content, Encoded, Meta, newest, numbers_of};
 pub use file::{StateError, StateWriter, VERSION, read_from};
 
 pub use agent::{StoredAgent, random};
-use disk::{Disk, Sink, SystemDisk};
+use disk::{Disk, Sink};
 pub use numbers::{NumberNotes, SavedPayloads};
 pub use recovery::recover;
 pub use tally::{KilledTally, Tally};
@@ -45,18 +41,11 @@ pub use tally::{KilledTally, Tally};
 pub type PutSums<'a> = &'a mut dyn FnMut(&str, &OutputState, Option<u64>) -> io::Result<()>;
 
 /// The names of files in the directory.
-const LOCK: &str = "lock";
 const STATE: &str = "state";
 const SET_ASIDE: &str = "state.set-aside";
 const BOOKS: &str = "books";
 const SUMS: &str = "sums";
 const PASSING: &str = "passing";
-
-/// It is private, as its files are.
-const DIRECTORY_MODE: u32 = 0o700;
-
-/// Distinguishes a machine from another one with a copy of its disk, if the file exists.
-const MACHINE_ID: &str = "/etc/machine-id";
 
 /// The state directory of this process.
 pub struct StateDir {
@@ -64,7 +53,7 @@ pub struct StateDir {
     disk: Arc<dyn Disk>,
     agent: StoredAgent,
     /// `None`: nobody else can use the disk.
-    lock: Option<File>,
+    lock: Option<OwnedFd>,
 }
 
 /// The books as older versions wrote them.
@@ -86,65 +75,6 @@ pub enum PreviousState {
 }
 
 impl StateDir {
-    /// Creates the directory if missing, and locks it for this process. `None` if another process has locked it.
-    pub fn open(path: &Path) -> Result<Option<StateDir>, Failure> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            Failure::runtime(format!("state_path: {}: {what}: {error}", path.display()))
-        };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(DIRECTORY_MODE)
-            .create(path)
-            .map_err(|error| failed("the directory cannot be made", &error))?;
-        let warning = access::check(path).map_err(|refusal| failed("it is not used", &refusal))?;
-        let lock = disk::private()
-            .create(true)
-            .open(path.join(LOCK))
-            .map_err(|error| failed("its files cannot be written", &error))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(failed("it cannot be locked", &error)),
-        }
-        // A process that waits for the lock comes here often.
-        if let Some(warning) = warning {
-            tracing::warn!("state_path: {}: {warning}", path.display());
-        }
-        let agent = Self::next_agent(path)?;
-        Ok(Some(StateDir::taken_over(path, agent, lock)))
-    }
-
-    /// The error for a directory that another process has locked.
-    pub fn in_use(path: &Path) -> Failure {
-        let path = path.display();
-        Failure::runtime(format!(
-            "state_path: {path}: another weir uses it; each needs its own directory, and --take-over replaces the running one"
-        ))
-    }
-
-    /// The agent of the directory at its next start.
-    pub fn next_agent(path: &Path) -> Result<StoredAgent, Failure> {
-        let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(path));
-        let now = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs());
-        let machine = std::fs::read(MACHINE_ID).ok();
-        StoredAgent::of(&disk, now, machine.as_deref(), random).map_err(|error| {
-            let path = path.display();
-            Failure::runtime(format!(
-                "state_path: {path}: its files cannot be written: {error}"
-            ))
-        })
-    }
-
-    /// Continues in the directory of a process that has handed over its lock.
-    pub fn taken_over(path: &Path, agent: StoredAgent, lock: File) -> StateDir {
-        StateDir {
-            path: path.to_owned(),
-            disk: Arc::new(SystemDisk::of(path)),
-            agent,
-            lock: Some(lock),
-        }
-    }
-
     /// The directory on a disk that no other process can use.
     #[cfg(test)]
     pub fn alone(disk: Arc<dyn Disk>, agent: StoredAgent) -> StateDir {
@@ -157,7 +87,7 @@ impl StateDir {
     }
 
     pub fn lock(&self) -> Option<BorrowedFd<'_>> {
-        self.lock.as_ref().map(File::as_fd)
+        self.lock.as_ref().map(OwnedFd::as_fd)
     }
 
     pub fn disk(&self) -> &dyn Disk {
@@ -315,12 +245,7 @@ impl StateDir {
         self.disk.create(PASSING)
     }
 
-    /// That file, once it is complete.
-    pub fn transferred(&self) -> io::Result<OwnedFd> {
-        File::open(self.path.join(PASSING)).map(OwnedFd::from)
-    }
-
-    /// The same for a process on the same disk.
+    /// The transferred file, for a process on the same disk.
     #[cfg(test)]
     pub fn passing(&self) -> io::Result<Arc<dyn disk::Source>> {
         self.disk.open(PASSING)

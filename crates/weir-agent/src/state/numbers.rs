@@ -8,8 +8,6 @@
 //! As the tally, the file is mapped into memory and not synced. A worker stores a number when all points of the payload are in the
 //! bucket, and a bucket does not end before that.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

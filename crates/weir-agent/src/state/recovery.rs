@@ -1,7 +1,5 @@
 //! Combines the files of a killed process: its open bucket, its sums, its books, and what is lost. [`super::tally`] says what counts.
 
-#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
-
 use std::collections::BTreeMap;
 
 use weir_ingest::{AddedNumber, KnownClient, NotedBucket, RequestNumber, WorkerTally};

@@ -21,8 +21,6 @@
 //! interrupt a store of several words: each record has two places, which are written in turn, with a check word each. The one with the
 //! greatest number and a right check word counts.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
-
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicI64, Ordering};
