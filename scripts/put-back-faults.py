@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Puts faults of the past back into the code, one at a time, and expects the simulation of fleets to find each within a minute of one processor.
+"""Puts faults of the past back into the code, one at a time, and expects a simulation to find each within a minute of one processor.
 
 Works on a copy of the repository in the build directory, where a second run finds its builds. `put-back-faults.py NAME...` tries only
 these; without a name all are tried.
@@ -22,8 +22,30 @@ FOLLOWER = "crates/weir-merge/src/follower.rs"
 OWNER = "crates/weir-merge/src/owner.rs"
 WORLD = "crates/weir-merge/tests/simulation/world.rs"
 
+EXPIRY = "crates/weir-output/src/prometheus/state/expiry.rs"
+RENDER = "crates/weir-output/src/prometheus/render.rs"
+
+# Each simulation: the crate, how its tests are built, and how it runs until it fails.
+FLEETS = ("weir-merge", ["--test", "weir-merge-tests"], ["case_21_the_ledger"], {"WEIR_SIMULATION_SCHEDULES": "1000000000"})
+LIFE = (
+    "weir-agent",
+    ["--lib", "--package", "weir-agent"],
+    ["life::simulation::schedules_without_end", "--ignored", "--exact"],
+    {"WEIR_LIFE_FIRST": "0", "WEIR_LIFE_SECONDS": "1000000"},
+)
+
 # Name, what it does, and the replaced texts: file, before, after. Each text occurs once.
-FAULTS = [
+FAULTS_OF_LIVES = [
+    (
+        "names-of-expired-metrics",
+        "a scrape within a flush reads the names of metrics that have expired since the last one",
+        [
+            (EXPIRY, "        self.named = named;\n", "        let _ = named;\n"),
+            (RENDER, "state.families.get(at).filter(|_| at < state.named)", "(at < state.named).then(|| &state.families[at])"),
+        ],
+    ),
+]
+FAULTS_OF_FLEETS = [
     (
         "corrections-block",
         "a correction waits for a bucket that never comes, and all results behind it with it",
@@ -182,9 +204,10 @@ def apply(to, changes):
     return kept
 
 
-def build(to):
-    command = ["cargo", "test", "--workspace", "--features", "weir/kafka", "--locked"]
-    command += ["--test", "weir-merge-tests", "--no-run", "--message-format", "short"]
+def build(to, simulation):
+    _, target, _, _ = simulation
+    packages = [] if "--package" in target else ["--workspace", "--features", "weir/kafka"]
+    command = ["cargo", "test", *packages, "--locked", *target, "--no-run", "--message-format", "short"]
     environment = dict(os.environ, CARGO_TARGET_DIR=str(TARGET))
     # A fault may leave code that nobody uses.
     environment.pop("RUSTC_WORKSPACE_WRAPPER", None)
@@ -194,12 +217,14 @@ def build(to):
     return to / built.stderr.rsplit("(", 1)[1].split(")")[0]
 
 
-def simulate(program, to):
+def simulate(program, to, simulation):
     """The seconds of one processor until the simulation fails, or `None`, and the condition that failed."""
-    environment = dict(os.environ, WEIR_SIMULATION_SCHEDULES="1000000000")
-    environment.pop("WEIR_SIMULATION_SEED", None)
-    command = [program, "case_21_the_ledger", "--nocapture"]
-    where = to / "crates/weir-merge"
+    package, _, test, variables = simulation
+    environment = dict(os.environ, **variables)
+    for seed in ("WEIR_SIMULATION_SEED", "WEIR_LIFE_SEED"):
+        environment.pop(seed, None)
+    command = [program, *test, "--nocapture"]
+    where = to / "crates" / package
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     ended = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, preexec_fn=limit)
@@ -214,13 +239,14 @@ def simulate(program, to):
 
 def main():
     wanted = sys.argv[1:]
-    faults = [fault for fault in FAULTS if not wanted or fault[0] in wanted]
+    faults = [(FLEETS, *fault) for fault in FAULTS_OF_FLEETS] + [(LIFE, *fault) for fault in FAULTS_OF_LIVES]
+    faults = [fault for fault in faults if not wanted or fault[1] in wanted]
     missed = []
     to = TARGET / "put-back"
     copy(to)
-    for name, what, changes in faults:
+    for simulation, name, what, changes in faults:
         kept = apply(to, changes)
-        took, reason = simulate(build(to), to)
+        took, reason = simulate(build(to, simulation), to, simulation)
         for changed, text in kept.items():
             (to / changed).write_text(text)
         if took is None:

@@ -32,6 +32,9 @@ use crate::state::tally::OutputKind;
 /// The name of the scrape output.
 pub const SCRAPE: &str = "prometheus";
 
+/// Time after which a metric without samples leaves a scrape.
+const EXPIRY: Duration = Duration::from_secs(5);
+
 /// Longest time that an output has at a stop, before and after the last flush, and one that was replaced.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The time that passes between two looks at an output that is to deliver everything.
@@ -153,6 +156,8 @@ pub struct Outputs {
     receivers: Receivers,
     sending: Vec<Sending>,
     pub scrape: Arc<Scrape>,
+    /// Another one, whose metrics come and go. It keeps nothing at the end of a process.
+    pub forgetful: Arc<Scrape>,
     disk: ProcessDisk,
     /// Monotonic seconds of the process.
     pub now: Seconds,
@@ -233,12 +238,15 @@ impl Beginning<'_> {
 
 impl Outputs {
     pub fn start(beginning: &Beginning<'_>) -> Outputs {
-        let settings = PrometheusSettings {
-            // Longer than a schedule whose clock was set back often.
-            expiry: Duration::from_secs(86_400),
-            ..PrometheusSettings::default()
+        let shows_for = |expiry| {
+            let settings = PrometheusSettings {
+                expiry,
+                ..PrometheusSettings::default()
+            };
+            Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX))
         };
-        let scrape = Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX));
+        // Longer than a schedule whose clock was set back often.
+        let scrape = shows_for(Duration::from_secs(86_400));
         let lineage = scrape.lineage();
         beginning
             .saved
@@ -259,6 +267,7 @@ impl Outputs {
                 .map(|(at, name)| beginning.sending(process, at, name))
                 .collect(),
             scrape,
+            forgetful: shows_for(EXPIRY),
             disk: beginning.disk.clone(),
             now: 0,
             has_flushed: false,
@@ -479,7 +488,19 @@ impl Outputs {
 
     /// The counters that a scraper sees.
     pub fn scraped(&self) -> BTreeMap<String, u64> {
-        let mut rendering = self.scrape.render(Format::Text, false, &[], self.now);
+        let all = self.shown_by(&self.scrape);
+        for (name, value) in self.shown_by(&self.forgetful) {
+            let most = all.get(&name).copied();
+            assert!(
+                most.is_some_and(|most| value <= most),
+                "a scrape shows {value} for {name}, and one that forgets nothing {most:?}"
+            );
+        }
+        all
+    }
+
+    fn shown_by(&self, scrape: &Arc<Scrape>) -> BTreeMap<String, u64> {
+        let mut rendering = scrape.render(Format::Text, false, &[], self.now);
         let mut text = Vec::new();
         while let Some(piece) = rendering.next_piece() {
             text.extend_from_slice(&piece);
@@ -502,6 +523,11 @@ impl Consumers for Outputs {
 
     fn take(&mut self, batch: &Arc<Batch>) {
         self.scrape.take(batch, self.now);
+        self.forgetful.take(batch, self.now);
+        // The pipeline and a scraper are two threads: a scrape may come between two parts of a bucket.
+        if !batch.last {
+            self.scraped();
+        }
         let samples = rows(batch).map(|(_, _, samples)| samples).sum();
         for sending in &self.sending {
             sending.line.counts.taken.fetch_add(samples, Ordering::Relaxed);

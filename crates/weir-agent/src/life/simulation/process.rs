@@ -180,7 +180,7 @@ impl Process {
         });
         let (reports, inbox) = sync_channel(REPORTS_MAX);
         let shared: Arc<Shared> = Arc::default();
-        let merger = Merger::new(plan.workers);
+        let merger = Merger::new(plan.workers).with_batch_bytes(plan.batch_bytes);
         let pipeline = Pipeline::new(
             inbox,
             merger,
