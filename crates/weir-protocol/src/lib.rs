@@ -32,6 +32,7 @@ mod scale;
 mod scan;
 mod sections;
 mod shared_routes;
+mod sixteen;
 
 pub use check::{CheckStatus, ServiceCheck};
 pub use encode::{encode_check, encode_event, encode_metric};

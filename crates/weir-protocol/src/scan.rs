@@ -230,7 +230,7 @@ fn block_mask(bytes: &[u8], base: usize, needle: u8) -> u64 {
 
 /// The places of `needle` in `N` to `2 * N` bytes: among the first `N` and the last `N`.
 #[inline(always)]
-pub(crate) fn ends_mask<const N: usize>(bytes: &[u8], needle: u8) -> Option<u64> {
+fn ends_mask<const N: usize>(bytes: &[u8], needle: u8) -> Option<u64> {
     let first = mask_of(bytes.first_chunk::<N>()?, needle);
     let last = mask_of(bytes.last_chunk::<N>()?, needle);
     Some(first | last << (bytes.len() - N))
