@@ -42,7 +42,17 @@ mod migrate_pages;
 mod migrate_peers;
 mod network;
 mod notify;
-mod origin;
+/// Origin detection with the real binary: processes in real control groups, the API of a real Podman and a real containerd, a
+/// kubelet on TLS, and everything that can go wrong with them.
+mod origin {
+    mod agent;
+    mod allowed;
+    mod cgroup;
+    mod faults;
+    mod kubelet;
+    mod messages;
+    mod runtimes;
+}
 mod otlp;
 mod output_pages;
 mod per_listener;
