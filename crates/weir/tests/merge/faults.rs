@@ -560,6 +560,11 @@ fn receivers_have_what_was_sent_while_the_clock_stepped() {
     fleet.step(5, false);
     fleet.end_agents();
     let quarantined = fleet.end();
+    // An agent has records without samples as well, and a step can come at any moment of one: before it is made, or between its stamp and
+    // the log's.
     let mut reasons = quarantined.as_object().unwrap().keys();
-    assert!(reasons.all(|reason| reason == "future"), "{quarantined}");
+    assert!(
+        reasons.all(|reason| ["future", "clock"].contains(&&**reason)),
+        "{quarantined}"
+    );
 }
