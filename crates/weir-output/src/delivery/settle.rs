@@ -87,3 +87,35 @@ impl Delivery {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Stage;
+
+    /// An output only moves on: see `Shared::advance`.
+    #[test]
+    fn the_page_of_restarts_has_the_stages() {
+        let stages = [
+            (Stage::Running, "takes batches, encodes them, sends payloads"),
+            (
+                Stage::Draining,
+                "takes no batch any more; encodes those that wait, ends open payloads",
+            ),
+            (
+                Stage::Encoded,
+                "delivers its queues without delay, until they are empty or the time is over",
+            ),
+            (
+                Stage::Stopped,
+                "sends nothing; the rest is on disk, passed on, or counted as dropped",
+            ),
+        ];
+        assert!(stages.is_sorted_by(|(one, _), (next, _)| one < next));
+        let mut table = "| an output | what it does |\n| --- | --- |\n".to_owned();
+        for (stage, what) in stages {
+            table += &format!("| {stage:?} | {what} |\n");
+        }
+        let page = include_str!("../../../../docs/restart.md");
+        assert!(page.contains(&table), "docs/restart.md must have:\n{table}");
+    }
+}
