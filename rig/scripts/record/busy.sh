@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Known answers on a busy machine: beside two busy loops, RUNS (50) comparisons each of the practice target beside itself made 4, 10 and 80 %
-# slower, and AA (30) of it beside itself. It receives UDP behind a buffer of 4 MiB, so that work waits there beyond the window. PAIRS (8) per
-# comparison, windows of 1 s, intervals of 95 %. 45 minutes.
+# Known answers on a busy machine: beside two busy loops, RUNS (50) comparisons each of a program beside itself made 4, 10 and 80 % slower, and
+# AA (30) of it beside itself. It receives UDP behind a buffer of 4 MiB, so that work may wait there beyond the window. PAIRS (8) per
+# comparison, windows of 1 s, intervals of 95 %. 45 minutes. PROGRAM=practice (the practice target) or statsd-exporter.
 # Ends after MINUTES (60) and reports the finished part; the next start resumes. `rm -r results/busy` starts over. LOOPS=0 starts no
 # loops, where other programs keep all processors busy.
 source "$(dirname "$0")/common.sh"
@@ -9,7 +9,11 @@ runs=${RUNS:-50}
 aa=${AA:-30}
 pairs=${PAIRS:-8}
 ends=$((SECONDS + ${MINUTES:-60} * 60))
+program=${PROGRAM:-practice}
 parts=$results/busy
+page=$pages/busy.md
+name="the practice target"
+if [ "$program" = statsd-exporter ]; then parts+=-exporter page=$pages/busy-exporter.md name=statsd_exporter; fi
 
 # part NAME ROWS ARGS...: begins, continues or keeps a part.
 part() {
@@ -29,6 +33,73 @@ part() {
   [ "$code" -le 1 ] || [ "$code" = 130 ] || { cat "$work/report" >&2; exit "$code"; }
 }
 
+# exporter PERCENT: prints a statsd_exporter whose event costs 15 us and PERCENT more, all of its threads together: it fills up what it has not
+# used itself, as the practice target does. Its own time alone would be no known cost: it depends on how often it sleeps.
+exporter() {
+  local source=$work/exporter out=$parts/programs/exporter-$1 package=github.com/prometheus/statsd_exporter
+  if [ ! -d "$source" ]; then
+    cp -r "$(go mod download -json $package@v0.28.0 | jq -r .Dir)" "$source"
+    chmod -R u+w "$source"
+    sed -i 's/^\(\t*\)b\.handleEvent(event)$/&\n\1fillUp()/' "$source/pkg/exporter/exporter.go"
+    cat >"$source/pkg/exporter/cost.go" <<'GO'
+package exporter
+
+import (
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+// NsPerEvent is set by the linker.
+var NsPerEvent string
+
+var (
+	perEvent, _ = strconv.ParseFloat(NsPerEvent, 64)
+	began       int64
+	handled     float64
+	spent       uint64
+)
+
+// cpuTime is that of all threads.
+func cpuTime() int64 {
+	const ofProcess = 2
+	var time syscall.Timespec
+	syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, ofProcess, uintptr(unsafe.Pointer(&time)), 0)
+	return time.Nano()
+}
+
+// fillUp spends what the events may cost and have not cost yet.
+func fillUp() {
+	if handled == 0 {
+		began = cpuTime()
+	}
+	handled++
+	for float64(cpuTime()-began) < handled*perEvent {
+		for range 300 {
+			spent = spent*6364136223846793005 + 1
+		}
+	}
+}
+GO
+  fi
+  # A run that is resumed needs them.
+  out=$(realpath -m "$out")
+  [ -x "$out" ] || (cd "$source" && go build -o "$out" -ldflags "-X $package/pkg/exporter.NsPerEvent=$((15000 * (100 + $1) / 100))" .)
+  echo "$out"
+}
+
+# compared PERCENT: the arguments of a comparison with the program made slower.
+compared() {
+  if [ "$program" = practice ]; then
+    echo --baseline target:practice --comparison target:practice "practice-queued${1:+-slower-$1}"
+    return
+  fi
+  local buffer=--statsd.read-buffer=4194304
+  echo --library rig/experiments --as statsd-exporter --preset quick --set measure.drain=200ms \
+    --baseline "bin:$(exporter 0)" --comparison "bin:$(exporter "${1:-0}")" \
+    --baseline-args=$buffer --comparison-args=$buffer peer-statsd-5k
+}
+
 loops=()
 trap 'kill "${loops[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 busy="${LOOPS:-2} busy loops"
@@ -38,10 +109,10 @@ for _ in $(seq "${LOOPS:-2}"); do
   loops+=($!)
 done
 
-practice=(--baseline target:practice --comparison target:practice)
-part itself "$aa" "${practice[@]}" practice-queued
+# The paths have no blanks.
+part itself "$aa" $(compared "")
 for percent in 4 10 80; do
-  part slower-$percent "$runs" "${practice[@]}" practice-queued-slower-$percent
+  part slower-$percent "$runs" $(compared $percent)
 done
 
 # finished NAME FILTER: a line of a table from the finished comparisons of a part.
@@ -51,9 +122,8 @@ finished() {
     [.[].rows[] | select(.change and .pairs == $pairs) | {verdict} + .change] | select(length > 0) | '"$2" "$parts/$1"/*/report.json
 }
 
-page=$pages/busy.md
 {
-  header "Does the detector tell the truth on a busy machine?" "${LOOPS:+LOOPS=$LOOPS }PAIRS=$pairs rig/scripts/record/busy.sh"
+  header "Does the detector tell the truth about $name on a busy machine?" "${LOOPS:+LOOPS=$LOOPS }${PROGRAM:+PROGRAM=$PROGRAM }PAIRS=$pairs rig/scripts/record/busy.sh"
   echo "Beside $busy on $(nproc) processors; load when this was written: $(cut -d' ' -f1-3 /proc/loadavg). $pairs concurrent pairs per comparison, windows of 1 s, UDP with a receive buffer of 4 MiB."
   echo
   echo "| slow-down | comparisons | intervals of 95 % that contain it | intervals above zero | mean of the estimates | half width of an interval, median |"
