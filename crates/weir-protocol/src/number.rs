@@ -169,7 +169,9 @@ fn parse_unusual(text: &[u8], at: usize, end: usize) -> Option<f64> {
 fn parse_usual(text: &[u8], at: usize, end: usize) -> Option<f64> {
     let window: &[u8; WINDOW] = text.get(..end)?.last_chunk()?;
     let length = end.wrapping_sub(at);
-    if length.wrapping_sub(1) >= LENGTH_MAX {
+    // Most printers write two digits of an exponent: its letter is known without a look at the others.
+    let has_exponent = window[WINDOW - 4] | 0x20 == b'e';
+    if has_exponent || length.wrapping_sub(1) >= LENGTH_MAX {
         return parse_with_exponent(text, at, end);
     }
     let digits = Sixteen::of(window, 0).digits() | Sixteen::of(window, 8).digits() << 8;
@@ -222,35 +224,27 @@ fn parse_with_others(
 /// The same for a number with an exponent. `None` for any other.
 #[inline(always)]
 fn parse_with_exponent(text: &[u8], at: usize, end: usize) -> Option<f64> {
-    let last = u64::from_le_bytes(*text.get(..end)?.last_chunk()?);
-    let before = find_exponent(last)?;
-    let exponent = short_exponent(last, before - 1)?;
-    let (significand, decimals) = short_fraction(text, at, end.checked_sub(before)?)?;
+    let last = text.get(..end)?.last_chunk()?;
+    let (exponent, length) = short_exponent(*last)?;
+    let (significand, decimals) = short_fraction(text, at, end.checked_sub(length)?)?;
     scale(significand, exponent - decimals)
 }
 
-/// The distance of an `e` among these eight characters from their end.
+/// The exponent that ends with these characters, and its length with the letter: one or two digits, and perhaps a sign. `None` for any other.
 #[inline(always)]
-fn find_exponent(word: u64) -> Option<usize> {
-    // Zero where one of these letters is.
-    let other = (word | 0x2020_2020_2020_2020) ^ 0x6565_6565_6565_6565;
-    // Exact up to the first.
-    let marks = other.wrapping_sub(0x0101_0101_0101_0101) & !other & 0x8080_8080_8080_8080;
-    (marks != 0).then(|| 8 - marks.trailing_zeros() as usize / 8)
-}
-
-/// The exponent that is the last `length` characters of a word: at most a sign, and one or two digits. `None` for any other.
-#[inline(always)]
-fn short_exponent(word: u64, length: usize) -> Option<i64> {
-    let digit = |at: u32| Some((word >> (8 * at)) as u8 ^ b'0').filter(|digit| *digit < 10);
-    let first = (word >> (64 - 8 * length.max(1))) as u8;
-    let number = match length - usize::from(matches!(first, b'-' | b'+')) {
-        1 => digit(7)?,
-        2 => 10 * digit(6)? + digit(7)?,
+fn short_exponent(last: [u8; 4]) -> Option<(i64, usize)> {
+    // A source writes one of these forms, so a processor predicts the branches.
+    let (sign, tens, ones, length) = match last {
+        [b'e' | b'E', sign @ (b'+' | b'-'), tens, ones] => (sign, tens, ones, 4),
+        [_, b'e' | b'E', sign @ (b'+' | b'-'), ones] => (sign, b'0', ones, 3),
+        [_, b'e' | b'E', tens, ones] => (b'+', tens, ones, 3),
+        [_, _, b'e' | b'E', ones] => (b'+', b'0', ones, 2),
         _ => return None,
     };
-    let number = i64::from(number);
-    Some(if first == b'-' { -number } else { number })
+    let (tens, ones) = (tens ^ b'0', ones ^ b'0');
+    let number = i64::from(10 * tens.min(10) + ones.min(10));
+    let exponent = if sign == b'-' { -number } else { number };
+    (tens < 10 && ones < 10).then_some((exponent, length))
 }
 
 /// The digits of `text[at..end]` as an integer, and how many of them are decimals: in front of a point one digit, as all printers write numbers
