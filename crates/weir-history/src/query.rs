@@ -116,7 +116,7 @@ pub struct Query {
     pub function: Option<Function>,
     /// `None`: from the oldest bucket.
     pub from: Option<i64>,
-    /// The first second after the range. `None`: to the end of the newest bucket.
+    /// The first second after the range. `None`: to the end of the bucket with the latest time.
     pub to: Option<i64>,
     /// Seconds. `None`: chosen to give a few hundred steps.
     pub step: Option<u32>,
@@ -277,11 +277,11 @@ impl History {
     }
 
     fn steps(&self, query: &Query, width: i64) -> Result<Steps, QueryError> {
-        let mut held = self.buckets();
-        let oldest = held.next().unwrap_or_default();
-        let newest = held.last().unwrap_or(oldest);
-        let from = query.from.unwrap_or(oldest.0);
-        let to = query.to.unwrap_or(newest.0 + i64::from(newest.1));
+        // Not the first and the last one, which are in the wrong order if the clock was set back between them.
+        let oldest = self.buckets().map(|(time, _)| time).min();
+        let end = self.buckets().map(|(time, width)| time + i64::from(width)).max();
+        let from = query.from.or(oldest).unwrap_or_default();
+        let to = query.to.or(end).unwrap_or_default();
         let step = match query.step {
             // A step that is not a multiple of the width would alternate between one bucket and two.
             Some(step) => (i64::from(step.max(1)) + width - 1) / width * width,

@@ -48,7 +48,7 @@ pub struct Figures {
     pub series: usize,
     pub metrics: usize,
     pub points: usize,
-    /// Unix seconds of the oldest and of the newest bucket; zero without buckets.
+    /// Unix seconds of the oldest bucket, and of the one that was added last; zero without buckets.
     pub from: i64,
     pub to: i64,
     /// Points received.
@@ -336,8 +336,8 @@ impl History {
             series: self.dictionary.series_len(),
             metrics: self.dictionary.names_len(),
             points: open_points + self.segments.iter().map(Segment::points).sum::<usize>(),
-            from: self.buckets().map(|(time, _)| time).next().unwrap_or(0),
-            to: self.buckets().map(|(time, _)| time).last().unwrap_or(0),
+            from: self.buckets().map(|(time, _)| time).min().unwrap_or(0),
+            to: self.newest().map_or(0, |(time, _)| time),
             taken,
             refused,
             late,

@@ -617,6 +617,37 @@ fn buckets_whose_end_was_lost_are_closed_all_the_same() {
     assert_eq!(values, vec![1.0; BUCKETS as usize]);
 }
 
+/// More than three buckets back, the agent's buckets follow the clock.
+#[test]
+fn a_query_without_a_range_has_the_buckets_of_a_clock_that_was_set_back() {
+    for last in 1..100 {
+        let mut history = History::new(1 << 20);
+        for time in (1000..1040).chain(500..500 + last) {
+            history.begin(time, 1);
+            let key = SeriesKey {
+                context: None,
+                hash: 7,
+                kind: SeriesKind::Counter,
+                name: "requests",
+                suffix: "",
+                host: None,
+                tags: std::iter::empty(),
+            };
+            history.push(&key, 1.0);
+            history.end();
+        }
+        let query = Query {
+            metric: "requests".into(),
+            function: Some(Function::Sum),
+            ..Query::default()
+        };
+        let found = history.query(&query).unwrap();
+        let sum: f64 = found.groups[0].values.iter().flatten().sum();
+        assert_eq!(sum, 40.0 + last as f64);
+        assert_eq!((found.held_from, history.figures().to), (500, 499 + last));
+    }
+}
+
 #[test]
 fn errors_name_the_allowed_values() {
     let mut history = History::new(1 << 20);
