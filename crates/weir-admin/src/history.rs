@@ -156,6 +156,11 @@ impl Recent {
         self.taken.notify_all();
     }
 
+    /// Points that were not taken, because the thread was behind.
+    pub fn points_lost(&self) -> u64 {
+        self.behind.load(Ordering::Relaxed)
+    }
+
     pub fn count_lost(&self, batch: &Batch) {
         self.behind.fetch_add(batch.len() as u64, Ordering::Relaxed);
     }

@@ -23,9 +23,9 @@ use super::shared::{LOG, OutputProgress, Shared};
 use super::{FleetLog, open_for_output, unix_ms};
 use weir_agent::budget::Budget;
 use weir_agent::life::Resumed;
-use weir_agent::run::continuity;
-use weir_agent::run::outputs::{Output, Outputs};
-use weir_agent::run::rules::Fixed;
+use weir_agent::rules::Fixed;
+use weir_process::continuity;
+use weir_process::outputs::{Output, Outputs};
 use weir_system::config::Config;
 use weir_system::failure::Failure;
 

@@ -13,8 +13,8 @@ use weir_units::counted;
 
 use weir_admin::{AdminServer, AdminSource as _, Callers, ConnectionLimits};
 use weir_agent::budget::Budget;
-use weir_agent::run::{outputs_runtime, reporting, second_stop};
-use weir_agent::signals::{Request, Signals};
+use weir_process::signals::{Request, Signals};
+use weir_process::{outputs_runtime, reporting, second_stop};
 use weir_system::config::{Config, Inputs, Loaded};
 use weir_system::failure::Failure;
 use weir_system::logging::Logging;

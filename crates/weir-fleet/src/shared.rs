@@ -11,7 +11,7 @@ use weir_log::Damage;
 use weir_merge::Delivery;
 
 use weir_admin::NotReady;
-use weir_agent::run::outputs::Outputs;
+use weir_process::outputs::Outputs;
 use weir_status::fleet::{FleetCounter, FleetStatus, SentRow};
 use weir_system::failure::Failure;
 

@@ -8,10 +8,10 @@ use weir_output::settings::PrometheusSettings;
 use super::shared::Shared;
 use weir_admin::{AdminSource, Exposition, NotReady, ResponseFuture, ScrapeRequest};
 use weir_agent::budget::{Budget, Share};
-use weir_agent::run::health;
-use weir_agent::run::ledger;
-use weir_agent::run::pipeline::PipelineState;
-use weir_agent::run::scrape::ScrapeOutput;
+use weir_agent::ledger;
+use weir_agent::pipeline::PipelineState;
+use weir_process::health;
+use weir_process::scrape::ScrapeOutput;
 use weir_status::fleet::FleetCounter;
 use weir_status::status::Reloaded;
 use weir_status::status::{MemoryShare, ProcessStatus, ReloadStatus, Status};
@@ -35,7 +35,7 @@ impl View {
             shared,
             budget,
             hostname,
-            started: weir_agent::run::unix_now(),
+            started: weir_process::unix_now(),
             sandbox,
             stopping: AtomicBool::new(false),
             own: ScrapeOutput::new("prometheus", settings, weir_aggregate::Weights::Exact, 0),
@@ -52,7 +52,7 @@ impl View {
                 pid: std::process::id(),
                 hostname: self.hostname.clone(),
                 started: self.started,
-                as_of: weir_agent::run::unix_now(),
+                as_of: weir_process::unix_now(),
             },
             not_ready: self.readiness().err().map(|reason| reason.to_string()),
             sandbox: self.sandbox.clone(),

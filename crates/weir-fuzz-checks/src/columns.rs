@@ -3,10 +3,10 @@
 
 use std::sync::mpsc::channel;
 
-use weir_agent::columns::body::{self, Coding};
 use weir_columns::decode::{Decoded, Endpoint, Limits, Points, Series};
 use weir_columns::{Encoder, MetricType, Row, SketchPoint, TagSet};
 use weir_ingest::{ColumnFate, ColumnPayload, Ingest, RequestNumber};
+use weir_process::columns::body::{self, Coding};
 
 use crate::lines;
 

@@ -11,7 +11,13 @@
 //! [`History::figures`] counts and never exceeds the bound; where even one bucket does not fit, series that are new are
 //! refused and counted.
 
-mod codec;
+/// Encodings of points: columns of numbers ([`scalar`]) and sketches ([`sketch`]), both exact.
+mod codec {
+    mod bits;
+    mod decimal;
+    pub mod scalar;
+    pub mod sketch;
+}
 mod dictionary;
 mod group;
 mod names;

@@ -36,7 +36,7 @@ pub use origin::{
     LookupRequest, OriginAnswer, OriginLink, OriginStats, ProcessContainer, Question, SendRequest,
 };
 pub use origin_rates::LimitedOrigin;
-pub use progress::Progress;
+pub use progress::{Progress, ProgressGuard};
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries, timestamped_pieces};
 pub use tap::{PacketOutcome, PacketSampler, TapBlock, TapPush, TapSettings, TappedPacket};

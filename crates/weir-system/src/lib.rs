@@ -4,6 +4,7 @@
 //! It knows no metric.
 
 pub mod config;
+pub mod disk;
 pub mod failure;
 pub mod logging;
 pub mod notify;

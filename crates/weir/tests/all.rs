@@ -22,7 +22,18 @@ mod columns_shown;
 mod command_line;
 mod dashboards;
 mod dead_outputs;
-mod delivery;
+/// Delivery by the real agent to a double of an intake.
+mod delivery {
+    pub mod intake;
+    mod key_files;
+    mod killed;
+    mod names;
+    pub mod receiver;
+    mod reload;
+    mod secret_backend;
+    mod standard_output;
+    mod stop;
+}
 mod doctor;
 mod dogstatsd;
 mod executed_pages;
@@ -37,7 +48,16 @@ mod influx;
 mod kept_sockets;
 mod losses;
 mod memory_ledger;
-mod merge;
+/// The real `weir merge` over a log of files: what `docs/fleet.md` promises, by the numbers of its cases.
+mod merge {
+    mod backends;
+    mod cases;
+    mod faults;
+    pub mod fleet;
+    mod owners;
+    pub mod process;
+    mod tools;
+}
 mod migrate_pages;
 mod migrate_peers;
 mod network;

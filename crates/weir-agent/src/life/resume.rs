@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +13,13 @@ use weir_state::{AgentId, SERIES_BYTES};
 
 use super::fixes::{self, Rule};
 use crate::state::checkpoints::{self, CheckpointProgress, CheckpointWriter, SaveFailures};
-use crate::state::disk::Source;
 use crate::state::tally::Head;
 use crate::state::{
     Content, Encoded, KilledTally, Meta, NumberNotes, PendingState, PreviousState, PutSums, SavedPayloads,
     StateDir, StateError, Tally, newest, recover,
 };
 use weir_status::status::{KillStatus, StateStatus, Status};
+use weir_system::disk::Source;
 
 mod transfer;
 
@@ -555,9 +554,9 @@ impl StateSaver {
             .ok()
     }
 
-    /// The directory's lock.
-    pub fn lock(&self) -> Option<BorrowedFd<'_>> {
-        self.directory.as_ref().and_then(StateDir::lock)
+    /// `None`: nothing is saved.
+    pub fn directory(&self) -> Option<&StateDir> {
+        self.directory.as_ref()
     }
 
     /// The files are left for the next process: nothing more is written there.

@@ -3,12 +3,11 @@
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
-use ring::rand::SecureRandom as _;
 use serde::{Deserialize, Serialize};
 use weir_state::AgentId;
 
 use super::PendingFile;
-use super::disk::{self, Disk};
+use weir_system::disk::{self, Disk};
 
 const AGENT: &str = "agent";
 
@@ -118,16 +117,6 @@ fn fingerprint(id: Option<&[u8]>) -> String {
         .collect()
 }
 
-/// A unique id.
-#[allow(clippy::disallowed_types, reason = "randomness of the system")]
-pub fn random() -> io::Result<AgentId> {
-    let mut id = [0; 16];
-    ring::rand::SystemRandom::new()
-        .fill(&mut id)
-        .map_err(|_| io::Error::other("the system provides no random numbers"))?;
-    Ok(AgentId(id))
-}
-
 /// In hexadecimal digits.
 mod id {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
@@ -150,13 +139,17 @@ mod id {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::atomic::{AtomicU8, Ordering};
 
-    use super::super::disk::SystemDisk;
+    use weir_system::disk::SystemDisk;
+
     use super::*;
 
     fn start(directory: &Path, now: u64) -> StoredAgent {
+        static IDS: AtomicU8 = AtomicU8::new(0);
         let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(directory));
-        StoredAgent::of(&disk, now, None, random).unwrap()
+        let unique = || Ok(AgentId([IDS.fetch_add(1, Ordering::Relaxed); 16]));
+        StoredAgent::of(&disk, now, None, unique).unwrap()
     }
 
     #[test]

@@ -15,10 +15,10 @@ use weir_output::prometheus::Scrape;
 use weir_output::settings::PrometheusSettings;
 use weir_state::{AgentId, Identity, State, Table};
 
-use super::disk::{Disk, SystemDisk};
 use super::{StateDir, StoredAgent};
 use crate::life::{LifeSettings, Resumed};
 use weir_status::status::{StateStatus, Status};
+use weir_system::disk::{Disk, SystemDisk};
 
 /// Unix milliseconds at which the two ended, and of a start right after each.
 const STOPPED: i64 = 1_795_717_000_625;
@@ -62,7 +62,7 @@ fn start(directory: &Path, now: i64, bucket_width: u32) -> Started {
         suffixes: 3,
         takes_columns: true,
     };
-    let mut resumed = Resumed::look(StateDir::alone(disk, agent), &settings, now);
+    let mut resumed = Resumed::look(StateDir::new(directory, disk, agent, None), &settings, now);
     let outputs = resumed.outputs();
     restore(&outputs);
     let buckets = resumed.buckets(&settings);

@@ -17,10 +17,10 @@ use weir_state::{AgentId, Entry, Facts, Identity, State, StreamReader};
 use weir_status::status::SaveStatus;
 
 use super::content::OpenBucket;
-use super::disk::{self, Disk, Sink};
 use super::numbers::{NumberNotes, SavedPayloads};
 use super::tally::{Tally, WORKERS_MAX};
 use crate::life::fixes::{self, Rule};
+use weir_system::disk::{self, Disk, Sink};
 
 /// Parts of one worker that may wait for the disk: a complete checkpoint.
 const PIECES_MAX: usize = 72;
@@ -509,9 +509,9 @@ impl<'a> Iterator for Frames<'a> {
 mod tests {
     use weir_aggregate::Bucket;
 
-    use super::super::disk::SystemDisk;
     use super::super::tally::Head;
     use super::*;
+    use weir_system::disk::SystemDisk;
 
     /// The checkpoints of a process with two workers.
     struct Case {

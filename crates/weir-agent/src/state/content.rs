@@ -11,8 +11,8 @@ use weir_ingest::{KnownClient, Pieces, SavedBucket, worker_of};
 use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::{AgentId, Bounds, Facts, Header, StreamReader, Table};
 
-use super::disk::Source;
 use weir_status::status::Status;
+use weir_system::disk::Source;
 
 /// The cumulative state of an output, by its name.
 pub type SavedOutput = (String, OutputState);

@@ -11,8 +11,8 @@ use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::Record;
 
 use super::content::{Content, EncodedPiece, Meta, SavedOutput, SavedQueues, numbers_of, owner_of};
-use super::disk::{Disk, Reading, Source};
 use weir_status::status::Status;
+use weir_system::disk::{Disk, Reading, Source};
 
 const MARK: &[u8] = b"weir state\n";
 
@@ -384,9 +384,9 @@ mod tests {
     use weir_protocol::Kind;
     use weir_state::{AgentId, Entry, ExactSum, Facts, SeriesName, State, StreamWriter};
 
-    use super::super::disk::SystemDisk;
     use super::*;
     use crate::state::content::OpenBucket;
+    use weir_system::disk::SystemDisk;
 
     /// `tests/state/version-N` was written by a weir that wrote version N. A change after which it cannot be read needs a
     /// version of its own.

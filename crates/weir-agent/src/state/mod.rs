@@ -15,14 +15,13 @@ use weir_output::delivery::OutputState;
 use weir_state::AgentId;
 
 use weir_status::status::Status;
+use weir_system::disk::{Disk, Sink};
 
-mod access;
 mod agent;
 #[cfg(test)]
 mod before_epochs;
 pub mod checkpoints;
 mod content;
-pub mod disk;
 mod file;
 pub mod numbers;
 mod recovery;
@@ -31,8 +30,7 @@ pub mod tally;
 pub use content::{Content, Encoded, Meta, newest, numbers_of};
 pub use file::{StateError, StateWriter, VERSION, read_from};
 
-pub use agent::{StoredAgent, random};
-use disk::{Disk, Sink};
+pub use agent::StoredAgent;
 pub use numbers::{NumberNotes, SavedPayloads};
 pub use recovery::recover;
 pub use tally::{KilledTally, Tally};
@@ -45,7 +43,8 @@ const STATE: &str = "state";
 const SET_ASIDE: &str = "state.set-aside";
 const BOOKS: &str = "books";
 const SUMS: &str = "sums";
-const PASSING: &str = "passing";
+/// The state for another process, which reads it once it is complete.
+pub const PASSING: &str = "passing";
 
 /// The state directory of this process.
 pub struct StateDir {
@@ -74,15 +73,33 @@ pub enum PreviousState {
     SetAside(StateError, u64),
 }
 
+/// Files of weir, by the beginnings of their names.
+const NAMES: [&str; 10] = [
+    "agent",
+    "books",
+    "hand-over",
+    "lock",
+    "numbers-",
+    "open-",
+    "passing",
+    "state",
+    "sums",
+    "tally",
+];
+
+/// Whether weir has files with this name, so that it would trust one.
+pub fn is_of_weir(name: &str) -> bool {
+    NAMES.iter().any(|known| name.starts_with(known))
+}
+
 impl StateDir {
-    /// The directory on a disk that no other process can use.
-    #[cfg(test)]
-    pub fn alone(disk: Arc<dyn Disk>, agent: StoredAgent) -> StateDir {
+    /// `lock`: `None` if nobody else can use the disk.
+    pub fn new(path: &Path, disk: Arc<dyn Disk>, agent: StoredAgent, lock: Option<OwnedFd>) -> StateDir {
         StateDir {
-            path: PathBuf::from("simulated"),
+            path: path.to_owned(),
             disk,
             agent,
-            lock: None,
+            lock,
         }
     }
 
@@ -247,7 +264,7 @@ impl StateDir {
 
     /// The transferred file, for a process on the same disk.
     #[cfg(test)]
-    pub fn passing(&self) -> io::Result<Arc<dyn disk::Source>> {
+    pub fn passing(&self) -> io::Result<Arc<dyn weir_system::disk::Source>> {
         self.disk.open(PASSING)
     }
 

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::watch;
 use weir_ingest::{AddedNumber, NotedBucket, NumberLink, RequestNumber};
 
-use super::disk::{self, Disk, Words};
 use super::tally::check;
+use weir_system::disk::{self, Disk, Words};
 
 /// Numbers of a worker that may wait for a checkpoint: as many as it may add in a second or two.
 const NOTES: usize = 1024;
@@ -190,8 +190,8 @@ impl SavedPayloads {
 
 #[cfg(test)]
 mod tests {
-    use super::super::disk::SystemDisk;
     use super::*;
+    use weir_system::disk::SystemDisk;
 
     fn added(payload: u64) -> AddedNumber {
         AddedNumber {

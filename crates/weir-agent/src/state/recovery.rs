@@ -9,9 +9,10 @@ use super::checkpoints::{Unusable, WorkerCheckpoint};
 use super::content::{Content, Encoded, Meta, OpenBucket};
 use super::numbers;
 use super::tally::{KilledOutput, KilledTally};
-use super::{BOOKS, OldBooks, SUMS, StateDir, StateError, disk, file};
+use super::{BOOKS, OldBooks, SUMS, StateDir, StateError, file};
 use crate::life::fixes::{self, Rule};
 use weir_status::status::Status;
+use weir_system::disk;
 
 /// The state of a killed process.
 #[derive(Debug)]
@@ -429,12 +430,16 @@ fn killed_books(mut books: Box<Status>) -> Box<Status> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
 
     use weir_ingest::WorkerTally;
     use weir_protocol::Kind;
-    use weir_state::{ExactSum, Facts, Identity, State};
+    use weir_state::{AgentId, ExactSum, Facts, Identity, State};
 
+    use weir_system::disk::{Disk, SystemDisk};
+
+    use super::super::StoredAgent;
     use super::super::tally::{Head, OutputKind, Tally};
     use super::*;
 
@@ -471,10 +476,16 @@ mod tests {
         workers: Vec<Box<dyn Fn(WorkerTally) + Send>>,
     }
 
+    fn directory_of(path: &Path) -> StateDir {
+        let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(path));
+        let agent = StoredAgent::of(&disk, 1000, None, || Ok(AgentId([7; 16]))).unwrap();
+        StateDir::new(path, disk, agent, None)
+    }
+
     impl Case {
         fn new() -> Case {
             let parent = tempfile::tempdir().unwrap();
-            let directory = StateDir::open(parent.path()).unwrap().unwrap();
+            let directory = directory_of(parent.path());
             let head = Head {
                 agent: directory.agent(),
                 epoch: directory.epoch(),

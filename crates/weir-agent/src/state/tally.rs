@@ -30,7 +30,7 @@ use weir_ingest::WorkerTally;
 use weir_output::delivery::AtRisk;
 use weir_state::AgentId;
 
-use super::disk::{self, Disk, Words};
+use weir_system::disk::{self, Disk, Words};
 
 /// More than the maximum number of workers.
 pub const WORKERS_MAX: usize = 64;
@@ -559,8 +559,8 @@ fn word(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::disk::SystemDisk;
     use super::*;
+    use weir_system::disk::SystemDisk;
 
     fn head(epoch: u64) -> Head {
         Head {

@@ -15,7 +15,7 @@ use super::agent::{fetch, read};
 use super::recent::path;
 use weir_admin::tap::columns::{fault, line, message};
 use weir_admin::tap::unix_seconds;
-use weir_agent::columns::body::{self, BodyError, Coding};
+use weir_process::columns::body::{self, BodyError, Coding};
 use weir_status::bad_bytes::text;
 use weir_status::explain::Explanation;
 use weir_system::failure::{Failure, FailureKind};

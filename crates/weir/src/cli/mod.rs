@@ -10,7 +10,7 @@ use weir_config::{Flag, GROUPS, OUTPUT_FLAG_KEY, Role, Setting, SettingType};
 use weir_output::settings::OUTPUT_TYPES;
 
 use weir_admin::version::VERSION;
-use weir_agent::hand_over::starter;
+use weir_process::starter;
 use weir_system::config::{self, Inputs};
 use weir_system::failure::{Failure, FailureKind};
 
@@ -62,7 +62,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("run", arguments)) => {
             let inputs = inputs(arguments)?;
             let loaded = config::load(&inputs)?;
-            weir_agent::run::run(loaded, inputs, arguments.get_flag("take-over"))
+            weir_process::run(loaded, inputs, arguments.get_flag("take-over"))
         }
         Some((starter::COMMAND, arguments)) => {
             let arguments = arguments.get_many::<OsString>("arguments");

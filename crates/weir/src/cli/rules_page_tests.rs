@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use weir_agent::run::rules::Fixed;
+use weir_agent::rules::Fixed;
 use weir_aggregate::{AggregatorSettings, Expansion};
 use weir_context::{ContextLimits, HashSecret};
 use weir_ingest::{Ingest, IngestSettings, ListenerSettings, Received};

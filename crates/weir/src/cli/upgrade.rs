@@ -50,6 +50,6 @@ pub fn upgrade(arguments: &ArgMatches) -> Result<(), Failure> {
              --config FILE, or the directory with --state-path DIRECTORY",
         ));
     };
-    let process = weir_agent::run::upgrade(&path)?;
+    let process = weir_process::upgrade(&path)?;
     super::print(&format!("process {process} took over\n"))
 }

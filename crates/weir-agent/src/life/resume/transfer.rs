@@ -1,7 +1,6 @@
 //! The state on its way to a process that takes over, while this one runs.
 
 use std::io::{self, BufWriter};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use weir_ingest::SavedBucket;
@@ -27,12 +26,6 @@ impl StateSaver {
         let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
         self.set_ended(true);
         StateWriter::new(BufWriter::new(directory.transfer()?))
-    }
-
-    /// The file with that, once it is finished.
-    pub fn transferred(&self) -> io::Result<OwnedFd> {
-        let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        directory.transferred()
     }
 
     /// Adds to it what there is besides pieces of the workers' buckets, and outputs.

@@ -10,7 +10,8 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Random;
-use crate::state::disk::{Disk, Sink, Source, Words};
+use crate::state::is_of_weir;
+use weir_system::disk::{Disk, Sink, Source, Words};
 
 /// The panic that ends a process.
 pub struct Killed;
@@ -274,6 +275,7 @@ impl ProcessDisk {
     }
 
     fn new_file(&self, name: &str) -> io::Result<File> {
+        assert!(is_of_weir(name), "a start would trust `{name}` of any user");
         let mut machine = self.begin_write()?;
         let file = File::default();
         machine.names.insert(name.to_owned(), file.clone());
@@ -286,7 +288,7 @@ impl Disk for ProcessDisk {
         let machine = self.begin()?;
         let file = machine.names.get(name).ok_or(io::ErrorKind::NotFound)?;
         let bytes = lock(file).bytes.clone();
-        Ok(Arc::new(bytes))
+        Ok(Arc::new(Opened(bytes)))
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn Sink>> {
@@ -344,13 +346,16 @@ impl Disk for ProcessDisk {
     }
 }
 
-impl Source for Vec<u8> {
+/// The bytes of a file at the moment at which it was opened.
+struct Opened(Vec<u8>);
+
+impl Source for Opened {
     fn bytes(&self) -> io::Result<u64> {
-        Ok(self.len() as u64)
+        Ok(self.0.len() as u64)
     }
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-        let rest = self.get(at as usize..).unwrap_or_default();
+        let rest = self.0.get(at as usize..).unwrap_or_default();
         let read = rest.len().min(buffer.len());
         buffer[..read].copy_from_slice(&rest[..read]);
         Ok(read)

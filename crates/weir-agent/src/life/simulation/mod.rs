@@ -10,6 +10,7 @@
 
 mod clients;
 mod disk;
+mod history;
 mod outputs;
 mod process;
 mod receivers;
@@ -25,11 +26,11 @@ use weir_state::AgentId;
 
 use super::Resumed;
 use super::fixes::{Rule, take_out};
-use crate::state::disk::Disk as _;
 use disk::{ProcessDisk, World};
 use process::{Plan, Process};
 use receivers::Receivers;
 use schedule::Schedule;
+use weir_system::disk::Disk as _;
 
 /// Schedules of one of the tests below, which run side by side.
 const SCHEDULES: u64 = 250;

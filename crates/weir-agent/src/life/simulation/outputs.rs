@@ -24,8 +24,9 @@ use weir_state::AgentId;
 
 use super::Random;
 use super::disk::{Killed, ProcessDisk};
+use super::history::ProcessHistory;
 use super::receivers::{Mood, QUEUE_BYTES, Receivers, Rows, SampleCounts, Sends, Told, lock, rows};
-use crate::run::pipeline::Consumers;
+use crate::pipeline::Consumers;
 use crate::state::Tally;
 use crate::state::tally::OutputKind;
 
@@ -158,6 +159,8 @@ pub struct Outputs {
     pub scrape: Arc<Scrape>,
     /// Another one, whose metrics come and go. It keeps nothing at the end of a process.
     pub forgetful: Arc<Scrape>,
+    /// From the moment at which the process runs.
+    pub history: Option<ProcessHistory>,
     disk: ProcessDisk,
     /// Monotonic seconds of the process.
     pub now: Seconds,
@@ -268,6 +271,7 @@ impl Outputs {
                 .collect(),
             scrape,
             forgetful: shows_for(EXPIRY),
+            history: None,
             disk: beginning.disk.clone(),
             now: 0,
             has_flushed: false,
@@ -524,6 +528,9 @@ impl Consumers for Outputs {
     fn take(&mut self, batch: &Arc<Batch>) {
         self.scrape.take(batch, self.now);
         self.forgetful.take(batch, self.now);
+        if let Some(history) = &mut self.history {
+            history.take(batch);
+        }
         // The pipeline and a scraper are two threads: a scrape may come between two parts of a bucket.
         if !batch.last {
             self.scraped();

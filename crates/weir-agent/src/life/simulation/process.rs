@@ -1,6 +1,7 @@
 //! One process of the agent: real workers, pipeline, checkpoints and recovery, stepped on one thread.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,24 +10,30 @@ use std::time::Duration;
 use weir_aggregate::{AggregatorSettings, Merger};
 use weir_context::{ContextCounter, ContextLimits, HashSecret, Partitioning, Rules};
 use weir_ingest::{
-    CheckpointLink, ColumnFate, ColumnPayload, Core, IngestSettings, ListenerSettings, Readings, Received,
-    Report, SavedBucket, WorkerSettings, WorkerTally,
+    CheckpointLink, ColumnFate, ColumnPayload, Core, IngestSettings, ListenerSettings, ProgressGuard,
+    Readings, Received, Report, SavedBucket, WorkerSettings, WorkerTally,
 };
+use weir_listener::Monotonic;
+use weir_output::delivery::Clock;
+use weir_output::prometheus::OwnSeries;
 use weir_protocol::ParseOptions;
 use weir_state::AgentId;
 
 use super::Random;
 use super::clients::{Request, payload};
 use super::disk::ProcessDisk;
+use super::history::{Given, ProcessHistory};
 use super::outputs::{Beginning, Outputs, SCRAPE, Waiting};
 use super::receivers::Receivers;
 use crate::life::fixes::{Rule, lacks};
 use crate::life::{LifeSettings, Resumed, StateSaver};
-use crate::run::pipeline::{Pipeline, Shared};
+use crate::pipeline::{Pipeline, Shared};
 use crate::state::checkpoints::CheckpointWriter;
-use crate::state::disk::Disk;
 use crate::state::{PutSums, SavedPayloads, StateDir, StoredAgent};
+use crate::supervision::{Health, PULSE, Supervisor};
+use weir_status::counters::PipelineCounter;
 use weir_status::status::{StateStatus, Status};
+use weir_system::disk::Disk;
 
 /// Reports that may wait for the pipeline. More than ever do: nothing waits for room in a simulation.
 const REPORTS_MAX: usize = 1024;
@@ -67,6 +74,9 @@ struct Worker {
     next_tick: u64,
     /// Samples of the turn in progress, which the tally does not have yet.
     uncounted: Arc<AtomicU64>,
+    progress: ProgressGuard,
+    /// The end of its last turn.
+    turned: u64,
 }
 
 pub struct Process {
@@ -79,6 +89,13 @@ pub struct Process {
     saver: StateSaver,
     status: StateStatus,
     saved_payloads: SavedPayloads,
+    /// Messages.
+    received: u64,
+    health: Arc<Health>,
+    supervisor: Supervisor,
+    supervised: u64,
+    /// As a pipeline does while it runs.
+    _runs: Arc<()>,
     /// With those of earlier processes.
     books: Status,
     started: u64,
@@ -90,6 +107,7 @@ pub struct Process {
 #[derive(Default)]
 pub struct Passed {
     pub waiting: Vec<Waiting>,
+    history: Option<Given>,
 }
 
 /// The end of a stop.
@@ -109,7 +127,7 @@ pub fn directory(disk: &ProcessDisk, plan: &Plan, now: Readings) -> std::io::Res
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
     let seconds = (now.wall_ms / 1000).max(0) as u64;
     let agent = StoredAgent::of(&disk, seconds, None, || Ok(plan.agent))?;
-    Ok(StateDir::alone(disk, agent))
+    Ok(StateDir::new(Path::new("simulated"), disk, agent, None))
 }
 
 impl Process {
@@ -181,7 +199,7 @@ impl Process {
         let (reports, inbox) = sync_channel(REPORTS_MAX);
         let shared: Arc<Shared> = Arc::default();
         let merger = Merger::new(plan.workers).with_batch_bytes(plan.batch_bytes);
-        let pipeline = Pipeline::new(
+        let mut pipeline = Pipeline::new(
             inbox,
             merger,
             outputs,
@@ -190,6 +208,7 @@ impl Process {
             Box::new(|_| {}),
             Box::new(|_| {}),
             Box::new(|_, _| {}),
+            Clock::driven(0).0,
         );
         let mut writer = None;
         let links = resumed.checkpoints(&settings, CHECKPOINT_BYTES, |it| {
@@ -223,7 +242,17 @@ impl Process {
         for worker in &mut workers {
             worker.core.begin_checkpoint();
         }
+        let history = ProcessHistory::start(passed.history.as_ref(), series(0, &shared), now, random);
+        pipeline.consumers().history = Some(history);
+        let (health, runs): (Arc<Health>, Arc<()>) = Default::default();
+        let progress = workers.iter().map(|worker| worker.progress.progress()).collect();
+        let begun = Monotonic(now.monotonic);
         Process {
+            supervisor: Supervisor::new(health.clone(), progress, Arc::downgrade(&runs), begun),
+            supervised: now.monotonic,
+            received: 0,
+            health,
+            _runs: runs,
             disk: disk.clone(),
             workers,
             reports,
@@ -270,6 +299,7 @@ impl Process {
     }
 
     pub fn turn(&mut self, worker: usize, lines: &[String], now: Readings) {
+        self.received += lines.len() as u64;
         self.workers[worker].turn(lines, now);
     }
 
@@ -294,6 +324,41 @@ impl Process {
         let seconds = ((now.monotonic - self.started) / SECOND) as u32;
         self.pipeline.consumers().now = seconds;
         self.pipeline.step()
+    }
+
+    /// The history's thread does something.
+    pub fn remember(&mut self) -> bool {
+        self.history().step()
+    }
+
+    fn history(&mut self) -> &mut ProcessHistory {
+        self.outputs().history.as_mut().expect("it runs")
+    }
+
+    /// The history has what it was given. `with_books`: they have been kept since the last change, and no clock was set.
+    pub fn check_history(&mut self, with_books: bool) {
+        let books = with_books.then(|| series(self.received, &self.shared));
+        let history = self.history();
+        history.check();
+        if let Some(books) = books {
+            history.check_books(&books);
+        }
+    }
+
+    /// The watching thread looks, if it is time. It says of exactly those workers that they are stuck that have not turned for five seconds.
+    pub fn supervise(&mut self, now: Readings) {
+        if now.monotonic < self.supervised + PULSE.as_nanos() as u64 {
+            return;
+        }
+        self.supervised = now.monotonic;
+        let Some(found) = self.supervisor.pulse(Monotonic(now.monotonic)) else {
+            return;
+        };
+        let is_stuck = |worker: &&Worker| now.monotonic - worker.turned >= 5 * SECOND;
+        let stuck = self.workers.iter().filter(is_stuck).count();
+        assert_eq!(found.len(), stuck, "{found:?}");
+        self.health.report(found);
+        assert_eq!(self.health.error().is_some(), stuck > 0);
     }
 
     /// A part of a checkpoint is written.
@@ -324,6 +389,8 @@ impl Process {
         self.with_sums |= has_flushed;
         self.next_books = now.monotonic + SECOND;
         let books = self.books();
+        let series = series(self.received, &self.shared);
+        self.history().keep_books(|| series, now);
         let outputs = self.pipeline.consumers();
         let sums = |put: PutSums<'_>| {
             let (saved, samples) = outputs.save_counted();
@@ -370,6 +437,7 @@ impl Process {
             .finish_transfer(&mut transfer, &buckets, &books, now.wall_ms)?;
         Ok(Some(Passed {
             waiting: self.outputs().hand_over(),
+            history: Some(self.history().give()),
         }))
     }
 
@@ -427,6 +495,7 @@ impl Process {
         self.workers.clear();
         while self.merge(now) {}
         self.pipeline.finish();
+        self.check_history(false);
         while self.write() {}
         let is_delivered = self.outputs().finish(&settled);
         let mut has_books = true;
@@ -502,7 +571,32 @@ fn worker(
         core,
         next_tick: now.monotonic + SECOND,
         uncounted,
+        progress: ended_turn(now),
+        turned: now.monotonic,
     }
+}
+
+/// Counters of the books, of which one rises at any moment and one with buckets.
+fn series(received: u64, shared: &Shared) -> Vec<OwnSeries> {
+    let merged = shared.lock().counts[PipelineCounter::RowsMerged];
+    let named = [
+        ("weir_messages_received_total", received),
+        ("weir_rows_merged_total", merged),
+    ];
+    let series = named.map(|(name, value)| OwnSeries {
+        name,
+        help: "",
+        is_counter: true,
+        labels: Vec::new(),
+        value: value as f64,
+    });
+    series.to_vec()
+}
+
+fn ended_turn(now: Readings) -> ProgressGuard {
+    let progress = ProgressGuard::new();
+    progress.end_turn(now.monotonic);
+    progress
 }
 
 /// Notes what the tally has. Without the rule that ends are stored first, it learns of an end with the next samples.
@@ -566,6 +660,8 @@ impl Worker {
         }
         core.pass_on();
         core.summarise();
+        self.progress.end_turn(now.monotonic);
+        self.turned = now.monotonic;
         if now.monotonic >= self.next_tick {
             self.next_tick = now.monotonic + SECOND;
             core.ingest_mut().keep_within_memory();

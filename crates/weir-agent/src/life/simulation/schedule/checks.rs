@@ -77,6 +77,7 @@ impl Schedule {
 
     pub(super) fn check(&mut self) {
         let Some(process) = &mut self.process else { return };
+        process.check_history(!self.steps_clock);
         let scraped = process.outputs().scraped();
         let reported = Reported::of(&process.books().state);
         let sent: u64 = self.sent.values().sum();

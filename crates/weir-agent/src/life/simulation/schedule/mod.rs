@@ -244,7 +244,12 @@ impl Schedule {
                 return;
             }
             let now = self.now();
-            match self.random.below(15) {
+            self.act(|process, _| process.supervise(now));
+            match self.random.below(16) {
+                15 => {
+                    let most = self.random.below(4);
+                    self.act(|process, _| (0..most).all(|_| process.remember()));
+                }
                 12.. => self.request(false),
                 0..5 => self.send(),
                 5 | 6 => {
@@ -427,6 +432,8 @@ impl Schedule {
                 }
                 while process.write() {}
                 while process.merge(now) {}
+                while process.remember() {}
+                process.supervise(now);
                 process.keep(now);
                 process.outputs().deliver() && process.books().state.samples_open == 0
             });
