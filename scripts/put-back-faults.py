@@ -24,6 +24,10 @@ WORLD = "crates/weir-merge/tests/simulation/world.rs"
 
 EXPIRY = "crates/weir-output/src/prometheus/state/expiry.rs"
 RENDER = "crates/weir-output/src/prometheus/render.rs"
+HISTORY = "crates/weir-admin/src/history.rs"
+QUERY = "crates/weir-history/src/query.rs"
+BOOK_TIMES = "crates/weir-agent/src/book_times.rs"
+SUPERVISION = "crates/weir-agent/src/supervision.rs"
 
 # Each simulation: the crate, how its tests are built, and how it runs until it fails.
 FLEETS = ("weir-merge", ["--test", "weir-merge-tests"], ["case_21_the_ledger"], {"WEIR_SIMULATION_SCHEDULES": "1000000000"})
@@ -43,6 +47,29 @@ FAULTS_OF_LIVES = [
             (EXPIRY, "        self.named = named;\n", "        let _ = named;\n"),
             (RENDER, "state.families.get(at).filter(|_| at < state.named)", "(at < state.named).then(|| &state.families[at])"),
         ],
+    ),
+    (
+        "history-counts-nothing",
+        "a batch for which the history has no room is not counted",
+        [(HISTORY, "        } else {\n            self.count_lost(batch);\n", "        } else {\n")],
+    ),
+    (
+        "history-begins-with-its-first-bucket",
+        "after a step of the clock, a query without a range begins after it ends",
+        [
+            (QUERY, "self.buckets().map(|(time, _)| time).min();", "self.buckets().map(|(time, _)| time).next();"),
+            (QUERY, "time + i64::from(width)).max();", "time + i64::from(width)).last();"),
+        ],
+    ),
+    (
+        "books-forget-a-second",
+        "the books of the history take a rise twice",
+        [(BOOK_TIMES, "            self.at_second = at;\n", "            let _ = at;\n")],
+    ),
+    (
+        "stuck-workers-run",
+        "a worker that does not turn is not noticed",
+        [(SUPERVISION, "(worker.since_turn(now) >= STALL)", "(worker.since_turn(now) >= 100 * STALL)")],
     ),
 ]
 FAULTS_OF_FLEETS = [
