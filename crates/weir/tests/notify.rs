@@ -109,7 +109,8 @@ mount -t tmpfs none /run
 mkdir /run/weir /run/weir-merge log
 echo "{log: {directory: $PWD/log}, outputs: {prometheus: {}}}" > merge.yaml
 umask 077
-RUNTIME_DIRECTORY=/run/weir WEIR_ADMIN=127.0.0.1:9127 weir run 2>agent.log &
+# No bucket ends meanwhile.
+RUNTIME_DIRECTORY=/run/weir WEIR_ADMIN=127.0.0.1:9127 weir run --bucket-width 1h 2>agent.log &
 RUNTIME_DIRECTORY=/run/weir-merge WEIR_ADMIN=127.0.0.1:9128 weir merge --config merge.yaml 2>merge.log &
 for log in agent.log merge.log; do
   until grep -q 'admin on' $log; do sleep 0.05; kill -0 $! || exit; done
