@@ -242,9 +242,11 @@ fn short_exponent(last: [u8; 4]) -> Option<(i64, usize)> {
         _ => return None,
     };
     let (tens, ones) = (tens ^ b'0', ones ^ b'0');
-    let number = i64::from(10 * tens.min(10) + ones.min(10));
-    let exponent = if sign == b'-' { -number } else { number };
-    (tens < 10 && ones < 10).then_some((exponent, length))
+    if tens > 9 || ones > 9 {
+        return None;
+    }
+    let number = i64::from(10 * tens + ones);
+    Some((if sign == b'-' { -number } else { number }, length))
 }
 
 /// The digits of `text[at..end]` as an integer, and how many of them are decimals: in front of a point one digit, as all printers write numbers
