@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use weir_system::failure::Failure;
-
 use ring::rand::{SecureRandom as _, SystemRandom};
 use weir_agent::state::{PASSING, StateDir, StoredAgent, is_of_weir};
 use weir_state::AgentId;
 use weir_system::disk::{Disk, SystemDisk, private};
+use weir_system::failure::Failure;
 
 const LOCK: &str = "lock";
 
