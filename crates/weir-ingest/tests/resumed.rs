@@ -207,6 +207,16 @@ proptest! {
     }
 }
 
+/// Two threads encode it, and one decodes for another.
+#[test]
+fn another_process_continues_a_bucket_of_many_series() {
+    let line = |number| format!("n{}:{number}|c|#t:{number}", number % 7);
+    let steps: Vec<_> = (0..5000).map(|number| (line(number), 0)).collect();
+    let expected = run(&steps, &[], false);
+    assert_eq!(expected.0.len(), 5000);
+    assert_eq!(run(&steps, &[4999], false), expected);
+}
+
 /// A counter without a sample of a value other than zero is one all the same.
 #[test]
 fn zeros_before_and_after_a_change_of_the_process_count() {

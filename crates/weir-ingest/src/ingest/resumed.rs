@@ -41,14 +41,15 @@ impl Ingest {
 
     /// The open bucket's state, and the remembered contexts, in memory order and as bytes, which go to `put` in pieces: a bucket has no
     /// room for a copy. Nothing may wait to be handed over, and no packet may come behind it. Nobody receives meanwhile, so a second
-    /// thread takes half of it.
+    /// thread takes half of what is long.
     pub fn save_encoded(&mut self, stamp: ProcessStamp, put: PutPiece<'_>) -> io::Result<SavedBucket> {
         self.feed_parked(0, WaitLimit::NoWait);
         let (contexts, aggregator) = (&self.contexts, &self.aggregator);
         let encode = |partitions: Range<usize>| encode(contexts, aggregator, stamp, partitions, put);
         let half = PARTITIONS / 2;
+        let bytes = contexts.len() * SERIES_BYTES;
         std::thread::scope(|scope| {
-            let second = spawn(scope, "save", || encode(half..PARTITIONS));
+            let second = spawn(scope, "save", bytes, || encode(half..PARTITIONS));
             encode(0..half).and(second.map_or_else(|| encode(half..PARTITIONS), joined))
         })?;
         Ok(self.saved(stamp))
@@ -128,7 +129,7 @@ impl Ingest {
         restored
     }
 
-    /// A second thread decodes. False: something cannot be read.
+    /// A second thread decodes what is long. False: something cannot be read.
     fn restore_pieces(
         &mut self,
         pieces: &[Vec<u8>],
@@ -144,9 +145,10 @@ impl Ingest {
                     }));
                 }
             };
+        let bytes = pieces.iter().map(Vec::len).sum();
         std::thread::scope(|scope| {
             let (send, decoded) = sync_channel(DECODED_AHEAD);
-            let decoder = spawn(scope, "decode", move || {
+            let decoder = spawn(scope, "decode", bytes, move || {
                 decode(pieces, stamp, |entries| send.send(entries).is_ok())
             });
             match decoder {
@@ -271,12 +273,16 @@ fn decode<'a>(
     is_whole
 }
 
-/// A thread beside this one, or none if the system has no more.
+/// A thread beside this one, or none: the work on so many bytes takes less time than a thread needs to start, or the system has no more.
 fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,
+    bytes: usize,
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> Option<ScopedJoinHandle<'scope, T>> {
+    if bytes < PIECE_BYTES {
+        return None;
+    }
     let thread = std::thread::Builder::new().name(name.into());
     thread.spawn_scoped(scope, work).ok()
 }

@@ -337,8 +337,20 @@ fn lock_all(all: &Mutex<Vec<Receiver>>) -> MutexGuard<'_, Vec<Receiver>> {
 fn contents(queue: &Path) -> Vec<Content> {
     let mut found = Vec::new();
     for place in std::fs::read_dir(queue).into_iter().flatten().flatten() {
+        let files: Vec<_> = std::fs::read_dir(place.path())
+            .into_iter()
+            .flatten()
+            .flatten()
+            .collect();
+        // Most kills come while nothing waits, and a copy takes long.
+        if !files
+            .iter()
+            .any(|file| file.path().extension() == Some("q".as_ref()))
+        {
+            continue;
+        }
         let copy = tempfile::tempdir_in(queue.parent().expect("a directory above")).expect("a directory");
-        for file in std::fs::read_dir(place.path()).into_iter().flatten().flatten() {
+        for file in files {
             std::fs::copy(file.path(), copy.path().join(file.file_name())).expect("a copy");
         }
         let (mut queue, _) = DiskQueue::open(copy.path(), QUEUE_BYTES, 0).expect("a disk queue");
