@@ -335,7 +335,7 @@ fn rules(fixed: &Fixed, config: &Config) -> Result<Rules, Failure> {
     rules.map_err(|errors| Failure::usage(errors.join("\n")))
 }
 
-/// The settings of outputs that continue the state of another process.
+/// After a hand-over: the other process ends once this one says that it reads.
 fn wait_for_workers(taken: Option<&TakenOver>, shared: &Shared) -> Result<(), Failure> {
     match taken.is_none() || shared.wait_for_workers(hand_over::STEP_MAX) {
         true => Ok(()),

@@ -5,6 +5,7 @@
 # Ends after MINUTES (60) and reports the finished part; the next start resumes. `rm -r results/busy` starts over. LOOPS=0 starts no
 # loops, where other programs keep all processors busy.
 source "$(dirname "$0")/common.sh"
+source rig/scripts/record/programs.sh
 runs=${RUNS:-50}
 aa=${AA:-30}
 pairs=${PAIRS:-8}
@@ -13,6 +14,7 @@ program=${PROGRAM:-practice}
 parts=$results/busy
 page=$pages/busy.md
 name="the practice target"
+programs=$results/programs
 if [ "$program" = statsd-exporter ]; then parts+=-exporter page=$pages/busy-exporter.md name=statsd_exporter; fi
 
 # part NAME ROWS ARGS...: begins, continues or keeps a part.
@@ -33,61 +35,6 @@ part() {
   [ "$code" -le 1 ] || [ "$code" = 130 ] || { cat "$work/report" >&2; exit "$code"; }
 }
 
-# exporter PERCENT: prints a statsd_exporter whose event costs 15 us and PERCENT more, all of its threads together: it fills up what it has not
-# used itself, as the practice target does. Its own time alone would be no known cost: it depends on how often it sleeps.
-exporter() {
-  local source=$work/exporter out=$parts/programs/exporter-$1 package=github.com/prometheus/statsd_exporter
-  if [ ! -d "$source" ]; then
-    cp -r "$(go mod download -json $package@v0.28.0 | jq -r .Dir)" "$source"
-    chmod -R u+w "$source"
-    sed -i 's/^\(\t*\)b\.handleEvent(event)$/&\n\1fillUp()/' "$source/pkg/exporter/exporter.go"
-    cat >"$source/pkg/exporter/cost.go" <<'GO'
-package exporter
-
-import (
-	"strconv"
-	"syscall"
-	"unsafe"
-)
-
-// NsPerEvent is set by the linker.
-var NsPerEvent string
-
-var (
-	perEvent, _ = strconv.ParseFloat(NsPerEvent, 64)
-	began       int64
-	handled     float64
-	spent       uint64
-)
-
-// cpuTime is that of all threads.
-func cpuTime() int64 {
-	const ofProcess = 2
-	var time syscall.Timespec
-	syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, ofProcess, uintptr(unsafe.Pointer(&time)), 0)
-	return time.Nano()
-}
-
-// fillUp spends what the events may cost and have not cost yet.
-func fillUp() {
-	if handled == 0 {
-		began = cpuTime()
-	}
-	handled++
-	for float64(cpuTime()-began) < handled*perEvent {
-		for range 300 {
-			spent = spent*6364136223846793005 + 1
-		}
-	}
-}
-GO
-  fi
-  # A run that is resumed needs them.
-  out=$(realpath -m "$out")
-  [ -x "$out" ] || (cd "$source" && go build -o "$out" -ldflags "-X $package/pkg/exporter.NsPerEvent=$((15000 * (100 + $1) / 100))" .)
-  echo "$out"
-}
-
 # compared PERCENT: the arguments of a comparison with the program made slower.
 compared() {
   if [ "$program" = practice ]; then
@@ -96,7 +43,7 @@ compared() {
   fi
   local buffer=--statsd.read-buffer=4194304
   echo --library rig/experiments --as statsd-exporter --preset quick --set measure.drain=200ms \
-    --baseline "bin:$(exporter 0)" --comparison "bin:$(exporter "${1:-0}")" \
+    --baseline "bin:$(filled_up statsd_exporter 0)" --comparison "bin:$(filled_up statsd_exporter "${1:-0}")" \
     --baseline-args=$buffer --comparison-args=$buffer peer-statsd-5k
 }
 
