@@ -449,7 +449,7 @@ impl Outputs {
         let mut waiting = Vec::new();
         self.disk.without_kill(|| {
             for sending in &self.sending {
-                let queues = self.receivers.runtime.block_on(async {
+                let queues = self.receivers.to_the_end(async {
                     sending.delivery.pause(Duration::ZERO).await;
                     let saved = sending.delivery.save().await.expect("no time passes");
                     sending.delivery.close_files().await;
@@ -466,12 +466,11 @@ impl Outputs {
     pub fn resume(&mut self) {
         // It has no file open any more.
         self.run();
-        for sending in &self.sending {
-            let delivery = sending.delivery.clone();
-            self.receivers
-                .runtime
-                .block_on(async move { delivery.open_files().await });
-            sending.delivery.resume();
+        for at in 0..self.sending.len() {
+            let delivery = self.sending[at].delivery.clone();
+            // A kill may come at any of its operations, and nothing ends after one.
+            self.during(at, async move { delivery.open_files().await });
+            self.sending[at].delivery.resume();
         }
         self.run();
     }

@@ -307,6 +307,12 @@ impl Receivers {
         }
     }
 
+    /// Waits for something that ends without an answer, and without time. The runtime's time passes when nothing else can happen.
+    pub(super) fn to_the_end<T>(&self, act: impl Future<Output = T>) -> T {
+        let ends = async { tokio::time::timeout(Duration::from_secs(1), act).await };
+        self.runtime.block_on(ends).expect("it ends")
+    }
+
     /// The tasks of a process that was killed end, and leave the disk.
     fn forget_ended(&self) {
         self.runtime
