@@ -18,7 +18,7 @@ case $state in
   busy)
     flags+=(--accept-busy)
     beside="${LOOPS:-2} busy loops"
-    [ "${LOOPS:-2}" != 0 ] || beside="other programs that keep all processors busy"
+    [ "${LOOPS:-2}" != 0 ] || beside="other programs"
     for _ in $(seq "${LOOPS:-2}"); do
       sh -c 'while :; do :; done' &
       loops+=($!)
