@@ -31,6 +31,10 @@ impl MaintenanceTasks {
         self.sweeping || self.summarising
     }
 
+    pub(super) fn is_sweeping(&self) -> bool {
+        self.sweeping
+    }
+
     pub(super) fn sweep(&mut self) {
         self.sweeping = true;
     }

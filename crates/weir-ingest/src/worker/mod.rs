@@ -56,6 +56,9 @@ const SUMMARY_NAMES: usize = 8192;
 /// Interval at which counts are published and messages without aggregation are handed over.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Wait before the control plane is offered again what it had no room for. It may need the core for making room.
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+
 /// The class of connections that could not be encrypted, among examples of bad input.
 pub const TLS_ERROR: &str = "tls";
 
@@ -251,19 +254,14 @@ impl Core {
 }
 
 impl Worker {
-    /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
+    /// Until the open bucket ends or the next tick, whichever is first; not at all while there is work that can proceed.
     fn timeout(&self) -> Duration {
-        let checkpoint = self.core.checkpoints.as_ref().and_then(Checkpoints::pause);
-        if self.core.maintenance.any()
-            || self.freeze.is_some()
-            || self.can_add_columns()
-            || checkpoint == Some(Duration::ZERO)
-            || (self.core.ingest.is_draining() && !self.core.outbox.is_full())
-        {
+        let columns = self.can_add_columns();
+        if self.core.can_proceed() || (columns && !self.core.ingest.has_full_outbox()) {
             return Duration::ZERO;
         }
-        if self.core.ingest.is_draining() || self.core.outbox.has_batch() {
-            return Duration::from_millis(1);
+        if columns || self.core.waits_for_room() {
+            return ROOM_WAIT;
         }
         let bucket_ms =
             self.core.ingest.aggregator().open_bucket_end() * 1000 - self.core.clock.milliseconds();
@@ -279,7 +277,7 @@ impl Worker {
         let tick_ns = next_ns.saturating_sub(Monotonic::now().0);
         Duration::from_millis(bucket_ms.max(0) as u64)
             .min(Duration::from_nanos(tick_ns))
-            .min(checkpoint.unwrap_or(TICK))
+            .min(self.core.checkpoint_pause().unwrap_or(TICK))
             .min(TICK)
     }
 
@@ -413,6 +411,25 @@ impl Worker {
 }
 
 impl Core {
+    /// Whether there is work left that needs nobody else: without anything received, calling the steps ends it.
+    pub fn can_proceed(&self) -> bool {
+        let can_hand_over = if self.ingest.is_draining() {
+            !self.outbox.is_full()
+        } else {
+            self.maintenance.is_summarising()
+        };
+        can_hand_over || self.maintenance.is_sweeping() || self.checkpoint_pause() == Some(Duration::ZERO)
+    }
+
+    /// Whether a part of a bucket is to be handed over once the control plane has room for it.
+    pub fn waits_for_room(&self) -> bool {
+        self.ingest.is_draining() || self.outbox.has_batch()
+    }
+
+    fn checkpoint_pause(&self) -> Option<Duration> {
+        self.checkpoints.as_ref().and_then(Checkpoints::pause)
+    }
+
     /// The next batch of a flush, if there is one and room for it. It goes to [`Core::offer`].
     pub fn next_batch(&mut self) -> Option<Batch> {
         self.outbox.retry_batch();
