@@ -12,7 +12,7 @@ for _ in 1 2; do
 done
 page=$pages/calibration.md
 {
-  header "Does the detector report changes where there are none?" "rig/scripts/record/calibration.sh"
+  header "Does the detector report changes where there are none?" "${ROWS:+ROWS=$ROWS }${PAIRS:+PAIRS=$PAIRS }rig/scripts/record/calibration.sh"
   echo "weir against itself, $count rows over the suite \`calibration\`, $pairs pairs each, preset \`quick\`: concurrent pairs,"
   echo "half a second of warm-up, windows of 2 s. Goal: CPU per message."
   echo
