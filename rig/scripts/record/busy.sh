@@ -47,14 +47,7 @@ compared() {
     --baseline-args=$buffer --comparison-args=$buffer peer-statsd-5k
 }
 
-loops=()
-trap 'kill "${loops[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
-busy="${LOOPS:-2} busy loops"
-[ "${LOOPS:-2}" != 0 ] || busy="other programs"
-for _ in $(seq "${LOOPS:-2}"); do
-  sh -c 'while :; do :; done' &
-  loops+=($!)
-done
+busy
 
 # The paths have no blanks.
 part itself "$aa" $(compared "")
@@ -71,7 +64,7 @@ finished() {
 
 {
   header "Does the detector tell the truth about $name on a busy machine?" "${LOOPS:+LOOPS=$LOOPS }${PROGRAM:+PROGRAM=$PROGRAM }PAIRS=$pairs rig/scripts/record/busy.sh"
-  echo "Beside $busy on $(nproc) processors; load when this was written: $(cut -d' ' -f1-3 /proc/loadavg). $pairs concurrent pairs per comparison, windows of 1 s, UDP with a receive buffer of 4 MiB."
+  echo "Beside $beside on $(nproc) processors; load when this was written: $(cut -d' ' -f1-3 /proc/loadavg). $pairs concurrent pairs per comparison, windows of 1 s, UDP with a receive buffer of 4 MiB."
   echo
   echo "| slow-down | comparisons | intervals of 95 % that contain it | intervals above zero | mean of the estimates | half width of an interval, median |"
   echo "| --- | --- | --- | --- | --- | --- |"

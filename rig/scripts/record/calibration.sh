@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# A/A calibration: weir against itself in ROWS (60) rows of PAIRS (14) pairs, concurrent pairs. About 55 minutes on 2 cores.
+# A/A calibration: weir against itself in ROWS (60) rows of PAIRS (14) pairs, concurrent pairs. About 55 minutes on 2 cores. STATE=quiet
+# (nothing else runs) writes the page. STATE=busy (beside LOOPS (2) busy loops; 0: other programs keep all processors busy) adds a section to it.
 source "$(dirname "$0")/common.sh"
 count=${ROWS:-60}
 pairs=${PAIRS:-14}
+state=${STATE:-quiet}
+in_state "$state"
 detector folder aa --target target:weir --suite calibration --preset quick --rows "$count" --pairs "$pairs"
 # Pairs that the host disturbed in every attempt get more attempts, at most twice.
 for _ in 1 2; do
@@ -11,10 +14,23 @@ for _ in 1 2; do
   "$bench" run --resume "$folder" >&2 || code=$?
 done
 page=$pages/calibration.md
+name=calibration
+if [ "$state" = quiet ]; then
+  : >"$page"
+else
+  name+=-$state
+fi
 {
-  header "Does the detector report changes where there are none?" "${ROWS:+ROWS=$ROWS }${PAIRS:+PAIRS=$PAIRS }rig/scripts/record/calibration.sh"
+  command="STATE=$state ${LOOPS:+LOOPS=$LOOPS }${ROWS:+ROWS=$ROWS }${PAIRS:+PAIRS=$PAIRS }rig/scripts/record/calibration.sh"
+  case $state in
+    quiet) header "Does the detector report changes where there are none?" "$command" ;;
+    busy)
+      echo
+      header "Beside $beside" "$command" | sed '1s/^/#/'
+      ;;
+  esac
   echo "weir against itself, $count rows over the suite \`calibration\`, $pairs pairs each, preset \`quick\`: concurrent pairs,"
-  echo "half a second of warm-up, windows of 2 s. Goal: CPU per message."
+  echo "half a second of warm-up, windows of 2 s. Goal: CPU per message. Load at the end: $(cut -d' ' -f1-3 /proc/loadavg)."
   echo
   jq -r '.calibration | "**\(.excluded) of \(.rows) intervals exclude zero, expected \(.rows / 10); accepted \(.low) to \(.high). \(.flagged) would have been reported as a change, accepted at most \([.rows / 60 | floor, 1] | max). \(.state).**"' "$folder/report.json"
   echo
@@ -23,7 +39,7 @@ page=$pages/calibration.md
   discarded "$folder/report.json"
   echo
   rows "$folder/report.json"
-} >"$page"
-keep "$page" "$folder/report.json"
+} >>"$page"
+keep "$name" "$folder/report.json"
 echo "written: $page; raw data: $folder"
 exit "$code"

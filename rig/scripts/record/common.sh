@@ -22,7 +22,8 @@ results=${RESULTS:-results}
 read -ra flags <<<"${FLAGS:-}"
 mkdir -p "$pages" "$results"
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+loops=()
+trap 'kill "${loops[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 
 # Pages that earlier runs wrote do not change the measured program.
 commit=${RECORD_COMMIT:-}
@@ -30,6 +31,32 @@ if [ -z "$commit" ]; then
   commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
   git diff --quiet HEAD -- . ':!docs/benchmarks' 2>/dev/null || commit+=-dirty
 fi
+
+# busy: starts LOOPS (2) busy loops, until the script ends; 0: other programs keep all processors busy. Names them in `beside`.
+busy() {
+  beside="${LOOPS:-2} busy loops"
+  [ "${LOOPS:-2}" != 0 ] || beside="other programs"
+  for _ in $(seq "${LOOPS:-2}"); do
+    sh -c 'while :; do :; done' &
+    loops+=($!)
+  done
+}
+
+# in_state STATE: prepares for `quiet` (nothing else runs) or `busy`.
+in_state() {
+  beside="nothing else"
+  case $1 in
+    quiet) ;;
+    busy)
+      flags+=(--accept-busy)
+      busy
+      ;;
+    *)
+      echo "record: STATE=$1: allowed are quiet and busy" >&2
+      exit 1
+      ;;
+  esac
+}
 
 machine() {
   echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sort -u | head -1), $(nproc) CPUs, Linux $(uname -r)"

@@ -11,24 +11,7 @@ parts=$(realpath -m "$results/strangers")
 programs=$parts/programs
 mkdir -p "$parts/$state" "$programs"
 
-loops=()
-trap 'kill "${loops[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
-case $state in
-  quiet) beside="nothing else" ;;
-  busy)
-    flags+=(--accept-busy)
-    beside="${LOOPS:-2} busy loops"
-    [ "${LOOPS:-2}" != 0 ] || beside="other programs"
-    for _ in $(seq "${LOOPS:-2}"); do
-      sh -c 'while :; do :; done' &
-      loops+=($!)
-    done
-    ;;
-  *)
-    echo "record: STATE=$state: allowed are quiet and busy" >&2
-    exit 1
-    ;;
-esac
+in_state "$state"
 
 # A load of one's own for nats-server, and its case, as docs/howto/compare-own-load.md describes them. The server answers the last line when it
 # has read all before it.
