@@ -11,6 +11,8 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use preload::{OTHER_CLOCK, preloaded};
 use receivers::{Prometheus, free_address};
@@ -167,6 +169,38 @@ pub fn firing(prometheus: &mut Prometheus, job: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// Fills the share of contexts and keeps it full, until what this returns is dropped.
+fn filling(socket: &str) -> mpsc::Sender<()> {
+    let to = UnixDatagram::unbound().unwrap();
+    to.connect(socket).unwrap();
+    let (until_dropped, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut sent = 0;
+        while ended.recv_timeout(Duration::from_millis(200)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            fill(&to, sent);
+            sent += FILLED;
+        }
+    });
+    until_dropped
+}
+
+/// New names in a round of [`fill`].
+const FILLED: usize = 2000;
+
+/// A Unix socket pushes back: each round brings as many contexts, however busy the machine is.
+fn fill(to: &UnixDatagram, sent: usize) {
+    for new in (sent..sent + FILLED).step_by(40) {
+        // Of a name that comes again an alias is made: aliases have the part of the share that new names leave free. New names find no room
+        // after some thousands, so the first ones come again in every round: without them the share is three quarters full.
+        for from in [new, new, new, new % 4000, new % 2000] {
+            let lines: Vec<String> = (from..from + 40)
+                .map(|number| format!("full.of.contexts.with.a.long.name.{number}:1|c|#some:tag{number}"))
+                .collect();
+            to.send(lines.join("\n").as_bytes()).unwrap();
+        }
+    }
+}
+
 /// The texts of an alert for people.
 fn descriptions(prometheus: &Prometheus, alert: &str) -> Vec<String> {
     let Some((_, body)) = receivers::get(&prometheus.address, "/api/v1/alerts", "application/json") else {
@@ -223,7 +257,6 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
         });
     }
 
-    let mut sent = 0;
     for asked in all {
         asked.agent.send("fine:1|c");
     }
@@ -238,22 +271,6 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
         limited.agent.send(&format!("name{number}:1|c"));
     }
     failing.agent.send("much:1e308|c\nmuch:1e308|c\nmuch:1e308|c");
-    // A Unix socket pushes back: each round brings as many contexts, however busy the machine is.
-    let socket = UnixDatagram::unbound().unwrap();
-    socket.connect(&socket_of_full).unwrap();
-    let mut fill = || {
-        for _ in 0..50 {
-            // Of a name that comes again an alias is made: they have the part of the share that new names leave free. Where new names found
-            // no room any more, older ones do that.
-            for from in [sent, sent, sent, sent / 3, sent / 2] {
-                let lines: Vec<String> = (from..from + 40)
-                    .map(|number| format!("full.of.contexts.with.a.long.name.{number}:1|c|#some:tag{number}"))
-                    .collect();
-                socket.send(lines.join("\n").as_bytes()).unwrap();
-            }
-            sent += 40;
-        }
-    };
     set_clock(-100_000);
     reloaded.agent.rewrite("nonsense: 1\n");
     reloaded.agent.signal("-HUP");
@@ -286,10 +303,9 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
         ("gone", &["WeirDown"]),
     ] {
         for name in names {
+            // The share is as full as its last second, and a busy machine takes longer for a question to Prometheus.
+            let _until_it_fires = (job == full.job).then(|| filling(&socket_of_full));
             until(&format!("{name} fires for {job}"), || {
-                if job == full.job {
-                    fill();
-                }
                 let found = firing(&mut prometheus, job);
                 found.contains(*name).then_some(()).ok_or(format!("{found:?}"))
             });

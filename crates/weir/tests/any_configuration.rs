@@ -76,7 +76,8 @@ fn piece() -> impl Strategy<Value = String> {
 
 proptest! {
     // The seed of a failure is printed by proptest and can be given back in PROPTEST_RNG_SEED.
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    // The fuzz target `configuration` tries more.
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_bytes(content in prop::collection::vec(any::<u8>(), 0..300)) {
