@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
-use support::{Agent, PATIENCE, configurations, signal, status, until};
+use support::{Agent, PATIENCE, configurations, status, until};
 
 struct Page {
     text: &'static str,
@@ -132,8 +132,9 @@ fn command<'a>(page: &'a Page, begins: &str) -> Vec<&'a str> {
     line.expect(begins).split_whitespace().skip(1).collect()
 }
 
-/// The page's capture and replay: what was captured arrives at the other program again.
-fn replayed(page: &Page, beside: &Agent, admin: &str, target: &UdpSocket) {
+/// The page's capture and replay: what was captured arrives at the other program again. The end of the agent ends the capture: all that
+/// it counts is then in the file, where an interrupt would come before what is on its way.
+fn replayed(page: &Page, beside: Agent, admin: &str, target: &UdpSocket) {
     let directory = tempfile::tempdir().unwrap();
     let mut capturing = Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(command(page, "weir capture"))
@@ -158,7 +159,7 @@ fn replayed(page: &Page, beside: &Agent, admin: &str, target: &UdpSocket) {
         "as it came"
     );
     until("it is captured", || status(admin)["taps"]["packets"] == 1);
-    signal(capturing.id(), "-INT");
+    beside.stop();
     assert!(capturing.wait().unwrap().success());
     let mut replay = command(page, "weir replay");
     let to = format!("udp://{}", target.local_addr().unwrap());
@@ -203,10 +204,9 @@ fn side_by_side_the_other_program_receives_all_traffic_and_can_take_over_again()
         until("weir counts it too", || {
             status(&admin)["total"]["messages"]["received"] == 1
         });
-        replayed(page, &beside, &admin, &target);
-        // Back: the other program takes the clients' port.
         let address = beside.address().to_owned();
-        beside.stop();
+        replayed(page, beside, &admin, &target);
+        // Back: the other program takes the clients' port.
         let back = UdpSocket::bind(&address).unwrap();
         back.set_read_timeout(Some(PATIENCE)).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
