@@ -288,14 +288,12 @@ pub fn lives() -> Provoked {
     }
     until("an output has it in memory, and two on disk", || {
         let relayed = first.output("relay")["messages"]["pending"].as_u64() > Some(0);
-        let on_disk = ["datadog", "influx"]
-            .map(|output| first.points(output))
-            .map(|books| match books.to_write {
-                0 => books.pending,
-                _ => 0,
-            });
+        let on_disk = ["datadog", "influx"].map(|output| first.points(output));
         let in_memory = first.output("graphite")["points"]["pending"].as_u64() > Some(0);
-        let is_there = relayed && in_memory && on_disk.iter().all(|points| *points >= 10);
+        let is_written = on_disk
+            .iter()
+            .all(|books| books.to_write == 0 && books.pending >= 10);
+        let is_there = relayed && in_memory && is_written;
         is_there
             .then_some(())
             .ok_or(format!("{on_disk:?}, {relayed}, {in_memory}"))

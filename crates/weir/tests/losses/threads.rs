@@ -16,20 +16,35 @@ use crate::support::{Agent, Starter, until};
 
 use super::{Provoked, count, listed, of_kind};
 
-/// Stops one thread of a process as a debugger does, until its standard input ends.
+/// Stops one thread of a process as a debugger does, until its standard input ends. Only where it waits for an event: elsewhere it may hold
+/// a lock, of the allocator for example, and other threads would wait for it too. The numbers of the calls that wait are arguments.
 const STOP_THREAD: &str = "
-import ctypes, os, sys
+import ctypes, os, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-thread = int(sys.argv[1])
-if libc.ptrace(16, thread, None, None) != 0:
-    print('refused', os.strerror(ctypes.get_errno()), flush=True)
-    sys.exit(0)
-os.waitpid(thread, 0x40000000)
+process, thread, *waits = sys.argv[1:]
+while True:
+    if libc.ptrace(16, int(thread), None, None) != 0:
+        print('refused', os.strerror(ctypes.get_errno()), flush=True)
+        sys.exit(0)
+    os.waitpid(int(thread), 0x40000000)
+    call = open(f'/proc/{process}/task/{thread}/syscall').read().split()[0]
+    if call in waits:
+        break
+    libc.ptrace(17, int(thread), None, None)
+    time.sleep(0.001)
 print('stopped', flush=True)
 sys.stdin.read()
-libc.ptrace(17, thread, None, None)
+libc.ptrace(17, int(thread), None, None)
 ";
+
+/// The calls in which threads of the agent wait.
+const WAITS: &[libc::c_long] = &[
+    libc::SYS_futex,
+    libc::SYS_epoll_pwait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+];
 
 /// A thread that is stopped until this is dropped.
 pub struct StoppedThread(Child);
@@ -43,7 +58,9 @@ impl StoppedThread {
         };
         let thread = tasks.map(|task| task.unwrap().path()).find(is_it).unwrap();
         let mut debugger = Command::new("python3")
-            .args(["-c", STOP_THREAD, thread.file_name().unwrap().to_str().unwrap()])
+            .args(["-c", STOP_THREAD, &agent.id().to_string()])
+            .arg(thread.file_name().unwrap())
+            .args(WAITS.iter().map(ToString::to_string))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
