@@ -171,6 +171,7 @@ async function test(name, run) {
 
 try {
   const context = await browser.newContext({ viewport: { width: 1200, height: 800 }, colorScheme: "light" });
+  context.setDefaultTimeout(PATIENCE);
   const page = await context.newPage();
   const foreign = [];
   const broken = [];

@@ -10,6 +10,9 @@ import { chromium } from "playwright-core";
 const BROWSER = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
 if (!BROWSER) throw new Error("no Chromium: make deps installs it");
 
+/** That of the tests in Rust, which start this script. */
+const PATIENCE = 90_000;
+
 const folder = mkdtempSync(join(tmpdir(), "weir-losses-"));
 const browser = await chromium.launch({
   executablePath: BROWSER,
@@ -19,15 +22,21 @@ const browser = await chromium.launch({
 try {
   const texts = [];
   const page = await browser.newPage();
+  page.setDefaultTimeout(PATIENCE);
+  const open = new Set();
+  page.on("request", (request) => open.add(request));
+  page.on("requestfinished", (request) => open.delete(request));
+  page.on("requestfailed", (request) => open.delete(request));
   for (const admin of process.argv.slice(2)) {
-    await page.goto(`http://${admin}/#/overview`);
     const losses = page.locator("section[aria-label=losses] li");
-    await losses
-      .first()
-      .waitFor({ state: "attached", timeout: 60_000 })
-      .catch(async (error) => {
-        throw new Error(`${admin}: ${error.message}: ${await page.locator("body").innerText()}`);
-      });
+    try {
+      await page.goto(`http://${admin}/#/overview`);
+      await losses.first().waitFor({ state: "attached" });
+    } catch (error) {
+      const urls = [...open].map((request) => request.url());
+      const text = await page.locator("body").innerText({ timeout: 1_000 }).catch(String);
+      throw new Error(`${admin}: ${error.message}\nnot answered: ${urls.join(" ")}\nthe page: ${text}`);
+    }
     texts.push(await losses.allTextContents());
   }
   process.stdout.write(JSON.stringify(texts));
