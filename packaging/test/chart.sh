@@ -8,9 +8,10 @@ fail() { echo "chart.sh: $*" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export HELM_CACHE_HOME=$work HELM_CONFIG_HOME=$work HELM_DATA_HOME=$work
-# The tools are built once; Go caches them.
-(cd "$tools" && go build -o "$work/helm" helm.sh/helm/v3/cmd/helm && go build -o "$work/chartcheck" . && go test ./...)
-helm=$work/helm
+# Go links neither again that is there already.
+kept=${XDG_CACHE_HOME:-$HOME/.cache}/weir/tools
+(cd "$tools" && go build -o "$kept/helm" helm.sh/helm/v3/cmd/helm && go build -o "$kept/chartcheck" . && go test ./...)
+helm=$kept/helm
 weir=${WEIR_BIN:-}
 
 "$helm" lint --strict --quiet "$chart"
@@ -23,7 +24,7 @@ case_of() { # NAME KINDS ARGUMENTS...: the rendered objects, and no others
   local name=$1 kinds=$2
   shift 2
   render "$@" >"$work/objects" || fail "$name: helm template"
-  "$work/chartcheck" <"$work/objects" >"$work/kinds" || fail "$name: an object is not valid"
+  "$kept/chartcheck" <"$work/objects" >"$work/kinds" || fail "$name: an object is not valid"
   local made
   made=$(sed 's#/.*##' "$work/kinds" | sort | tr '\n' ' ' | sed 's/ $//')
   [ "$made" = "$kinds" ] || fail "$name: made $made, and not $kinds"

@@ -40,6 +40,8 @@ end() {
 printf '#!/bin/sh\necho "$*" >>/tmp/systemctl.log\n' >/usr/local/bin/systemctl
 chmod 755 /usr/local/bin/systemctl
 mkdir -p /run/systemd/system
+# Otherwise each installation reads all manual pages of this machine.
+rm -f /var/lib/man-db/auto-update
 # A machine that builds images may forbid the start of services.
 rm -f /usr/sbin/policy-rc.d
 accepted() { weir status --json | jq .total.messages.accepted; }

@@ -26,7 +26,7 @@ lintian --allow-root --fail-on error,warning --tag-display-limit 0 "${lintian_al
 # The previous version, for the upgrade: the same files under a lower number.
 dpkg-deb -R "$deb" "$work/before"
 sed -i 's/^Version: .*/Version: 0.0.9-1/' "$work/before/DEBIAN/control"
-dpkg-deb --root-owner-group -Zgzip --build "$work/before" "$work/before.deb" >/dev/null
+dpkg-deb --root-owner-group -Zgzip -z1 --build "$work/before" "$work/before.deb" >/dev/null
 
 mount -t tmpfs -o size=1g tmpfs "$work"/before
 mkdir "$work"/before/{above,work,root}
