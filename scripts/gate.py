@@ -114,12 +114,15 @@ def parts(which):
     if which == "test":
         return [
             build,
-            # A browser beside eight tests takes eight times as long.
-            {"web": make("web", "test"), "doc": script(CARGO, "test", *SELECTION, "--doc", "--quiet")},
+            # A browser beside eight tests takes eight times as long. It leaves most of the machine to what runs one thing at a time.
+            {
+                "web": make("web", "test"),
+                "doc": script(CARGO, "test", *SELECTION, "--doc", "--quiet"),
+                "packages": packages,
+            },
             {
                 "rust": nextest("-E", without(quarantined()), env=seeded, shown=True, junit="default", broker=True),
                 **clients("test"),
-                "packages": packages,
             },
         ]
     stages = [
