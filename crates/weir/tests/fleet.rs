@@ -10,7 +10,7 @@ use support::place::replace_by_a_file;
 use support::{Agent, Starter, configurations, status, until, weir};
 use weir_log::{FileLog, unix_milliseconds};
 use weir_merge::{BucketResult, Ledger, Log as _, Owner, Settings};
-use weir_state::State;
+use weir_state::{Record, State};
 
 /// Long after the grace of every bucket, of an hour too.
 fn later() -> i64 {
@@ -44,6 +44,15 @@ pub fn merged(log: &Path, partitions: u32) -> (Vec<(String, f64)>, Ledger) {
         }
     }
     (sums, ledger)
+}
+
+/// Whether a record in the log has series. The output counts a record of an idle agent as a point too, which has none.
+pub fn has_series(log: &Path, partitions: u32) -> bool {
+    let mut log = FileLog::open(log, partitions, unix_milliseconds).unwrap();
+    (0..partitions).any(|partition| {
+        let mut messages = log.fetch(partition, 0, 1 << 30).unwrap().messages.into_iter();
+        messages.any(|message| !Record::decode(&message.bytes).unwrap().is_empty())
+    })
 }
 
 fn sum(sums: &[(String, f64)], tags: &str) -> f64 {
