@@ -229,9 +229,10 @@ func TestColumnsHaveEveryKind(t *testing.T) {
 	noLeaks(t)
 	for _, path := range []string{"", filepath.Join(shortDir(t), "http")} {
 		a := serveColumns(t, path)
+		// The first window begins with the client.
+		before := windowOf(time.Now())
 		c, datagrams, h := columnar(t, a.address, WithNamespace("ns"), WithTags([]string{"g:1", "z"}),
 			WithContainerID("ci-abc"))
-		before := windowOf(time.Now())
 		_ = c.Count("count", 3, []string{"a:1", "g:1", "b,c"}, 1)
 		_ = c.Count("count", 4, []string{"a:1", "g:1", "b,c"}, 1)
 		_ = c.Count("count.none", 0, nil, 1)

@@ -325,12 +325,11 @@ func noLeaks(t *testing.T) {
 	}
 	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
 	t.Cleanup(func() {
-		eventually(t, "goroutines and descriptors are gone", func() bool {
+		if !holdsInTime(func() bool {
 			return runtime.NumGoroutine() <= goroutines && openDescriptors(t) <= descriptors
-		})
-		if t.Failed() {
+		}) {
 			b := make([]byte, 1<<16)
-			t.Logf("goroutines:\n%s", b[:runtime.Stack(b, true)])
+			t.Errorf("waited %v for the end of goroutines and descriptors:\n%s", patience, b[:runtime.Stack(b, true)])
 		}
 	})
 }
