@@ -19,6 +19,7 @@ const HOST = `127.${1 + (process.pid % 254)}.7.2`;
 const BROWSER = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
 const SECONDS = Number(process.argv[2] ?? 20);
 const HOLDS_TIME = process.argv[3] === "hold";
+const PATIENCE = 60_000;
 /** Compressed bytes of all scripts, and milliseconds from the address to a chart with its lines. */
 const SCRIPT_MAX = 60_000;
 const FIRST_CHART_MAX = 1500;
@@ -37,7 +38,7 @@ const MAY = {
 
 const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 async function until(what, holds) {
-  const deadline = Date.now() + 60_000;
+  const deadline = Date.now() + PATIENCE;
   while (!(await holds().catch(() => false))) {
     if (Date.now() > deadline) throw new Error(`in vain waited until ${what}`);
     await sleep(50);
@@ -101,10 +102,15 @@ async function counter() {
   return { counts, server, port: server.address().port };
 }
 
-/** A browser that knows nothing of the page opens a chart. */
-async function firstChart() {
+/** In a browser that knows nothing of the page. */
+async function newPage() {
   const context = await browser.newContext();
-  const page = await context.newPage();
+  context.setDefaultTimeout(PATIENCE);
+  return context.newPage();
+}
+
+async function firstChart() {
+  const page = await newPage();
   await page.goto(`http://${HOST}:${admin}/#/metrics?metric=http.requests&by=service`);
   await page.locator(".legend tbody tr >> nth=2").waitFor();
   await page.locator(".chart canvas").waitFor();
@@ -116,7 +122,7 @@ async function firstChart() {
       .filter((entry) => entry.initiatorType === "script" || entry.name.endsWith(".js"))
       .reduce((sum, entry) => sum + entry.encodedBodySize, 0),
   }));
-  await context.close();
+  await page.context().close();
   return cost;
 }
 
@@ -149,7 +155,7 @@ try {
     Object.entries(MAY).map(async ([view, may]) => {
       const { counts, server, port } = await counter();
       servers.push(server);
-      const page = await (await browser.newContext()).newPage();
+      const page = await newPage();
       await page.goto(`http://${HOST}:${port}/#/${view}`);
       await page.locator(".state.good").waitFor();
       return { view, may, counts, page };
