@@ -98,7 +98,11 @@ fn drops_of_each_client_are_shown_beside_the_losses_of_the_agent_and_continue_in
     ));
     until("everything is reported", || {
         let clients = &status(&admin)["clients"];
-        clients["packets_dropped"] == 23 && clients["synchronous_sends"] == 6 && clients["metrics"] == 1700
+        clients["packets_dropped"] == 23
+            && clients["synchronous_sends"] == 6
+            && clients["metrics"] == 1700
+            && clients["aggregated_contexts"] == 100
+            && clients["bytes_sent"] == 8900
     });
     let seen = status(&admin);
     let clients = &seen["clients"];

@@ -5,7 +5,7 @@ use weir_columns::{Encoder, MetricType};
 
 use crate::capture::Capturing;
 use crate::columns::{address, now, post, row};
-use crate::support::{Agent, run};
+use crate::support::{Agent, run, status, until};
 use crate::tail::Events;
 
 const CONFIG: &str = "bucket_width: LONG\nworkers: 1\nhttp: 127.0.0.1:0\ncontexts_max: 2\nrules:\n  - name: noise\n    match: noisy.*\n    drop: true\n";
@@ -40,9 +40,14 @@ fn columns_are_in_the_tail_in_captures_and_in_explanations() {
     columns_are_explained(&agent);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("all.dog");
-    let capturing = Capturing::start(&agent.admin, &file, &["--for", "2s"]);
+    let capturing = Capturing::start(&agent.admin, &file, &["--for", "10m", "--bytes", "4KiB"]);
     assert_eq!(post(&address(&agent), "/series", &[], &body(now())).0, 200);
     the_tail_shows_columns_with_their_sender_and_their_fate(&agent);
+    let packet = format!("packet:1|c|#{}", "x".repeat(1000));
+    until("the capture is full", || {
+        agent.send(&packet);
+        status(&agent.admin)["taps"]["streams"] == 0
+    });
     let said = capturing.end();
     assert!(
         said.contains("requests with columns; a capture has packets alone"),

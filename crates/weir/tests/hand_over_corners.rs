@@ -2,12 +2,12 @@
 
 use crate::support;
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use support::hand_over::{BEGIN, Between};
 use support::place::{Place, received, replace_by_a_file, saved, wait_for_bucket};
 use support::senders::{Senders, in_halves, over_udp, over_unixgram, total};
 use support::tls::{Authority, connect, expect_end};
@@ -77,24 +77,22 @@ fn the_number_of_workers_may_change_and_a_relay_passes_every_line_on() {
 /// The kernel would give datagrams to further sockets of an address at once, and nobody would read them.
 #[test]
 fn a_process_with_more_workers_that_fails_loses_nothing() {
-    // A request without an answer delays the hand-over: meanwhile the new process has its sockets.
-    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/v1/metrics", deaf.local_addr().unwrap());
     let place = Place::new();
-    let config = |workers: usize| {
-        let deaf = format!("  deaf: {{type: otlp, url: '{url}'}}\n");
-        place.configuration(&format!("workers: {workers}\n{STDOUT}{deaf}"))
-    };
+    let config = |workers: usize| place.configuration(&format!("workers: {workers}\n{STDOUT}"));
     let mut agent = place.start(&config(2));
     let admin = agent.wait_for("admin on http://");
     let senders = (0..8).map(|_| over_udp(agent.address())).collect();
     let senders = Senders::start(senders, Duration::from_millis(2));
-    let _request = deaf.accept().unwrap();
-    let mut next = place.begin_to_take_over(&config(4));
+    let between = Between::processes(&place.state());
+    let mut next = place.ask_to_take_over(&config(4));
+    let mut link = between.accept();
+    // It has its sockets, and the other one still receives.
+    link.pass_until(BEGIN);
     next.wait_for("2 of 4 workers receive");
     senders.wait_for_more();
     next.signal("-KILL");
     next.end();
+    drop(link);
     agent.wait_for("hand-over failed; this process continues");
     let sent = senders.end();
     until("everything is received", || received(&admin) >= sent);

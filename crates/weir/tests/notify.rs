@@ -5,25 +5,24 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::Duration;
 
-use support::{Agent, PATIENCE};
+use support::{Agent, PATIENCE, long_bucket};
 
 const CONFIG: &str = "outputs:\n  stdout: {enabled: true}\n";
 
 struct Manager {
-    socket: UnixDatagram,
+    messages: mpsc::Receiver<String>,
 }
 
 impl Manager {
     /// Waits for a message that begins like this, and returns all of it. What else comes is of no interest.
     fn wait_for(&self, beginning: &str) -> String {
-        let mut buffer = [0; 4096];
         let mut seen = Vec::new();
         loop {
-            let received = self.socket.recv(&mut buffer);
-            let len = received.unwrap_or_else(|error| panic!("no {beginning} after {seen:?}: {error}"));
-            let text = String::from_utf8(buffer[..len].to_vec()).unwrap();
+            let received = self.messages.recv_timeout(PATIENCE);
+            let text = received.unwrap_or_else(|error| panic!("no {beginning} after {seen:?}: {error}"));
             if text.starts_with(beginning) {
                 return text;
             }
@@ -32,9 +31,19 @@ impl Manager {
     }
 }
 
+/// Reads all the time: the agent drops a message for which the socket has no room.
 fn manager(socket: UnixDatagram) -> Manager {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    Manager { socket }
+    let (sender, messages) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(length) = socket.recv(&mut buffer) {
+            let text = String::from_utf8(buffer[..length].to_vec()).unwrap();
+            if sender.send(text).is_err() {
+                return;
+            }
+        }
+    });
+    Manager { messages }
 }
 
 fn monotonic_us() -> u64 {
@@ -74,12 +83,10 @@ fn the_manager_learns_of_the_start_reloads_life_and_the_end_and_nothing_while_th
     manager.wait_for("READY=1");
     // A stuck agent asks for no more time.
     agent.signal("-STOP");
-    let patience = |time| manager.socket.set_read_timeout(Some(time)).unwrap();
-    patience(Duration::from_millis(500));
     // Messages in flight at the stop come first.
-    while manager.socket.recv(&mut [0; 4096]).is_ok() {}
+    let silence = Duration::from_millis(500);
+    while manager.messages.recv_timeout(silence).is_ok() {}
     agent.signal("-CONT");
-    patience(PATIENCE);
     manager.wait_for("WATCHDOG=1");
     agent.signal("-TERM");
     manager.wait_for("STOPPING=1");
@@ -110,7 +117,7 @@ mkdir /run/weir /run/weir-merge log
 echo "{log: {directory: $PWD/log}, outputs: {prometheus: {}}}" > merge.yaml
 umask 077
 # No bucket ends meanwhile.
-RUNTIME_DIRECTORY=/run/weir WEIR_ADMIN=127.0.0.1:9127 weir run --bucket-width 1h 2>agent.log &
+RUNTIME_DIRECTORY=/run/weir WEIR_ADMIN=127.0.0.1:9127 weir run --bucket-width "$LONG_BUCKET" 2>agent.log &
 RUNTIME_DIRECTORY=/run/weir-merge WEIR_ADMIN=127.0.0.1:9128 weir merge --config merge.yaml 2>merge.log &
 for log in agent.log merge.log; do
   until grep -q 'admin on' $log; do sleep 0.05; kill -0 $! || exit; done
@@ -147,6 +154,7 @@ fn commands_find_a_service_whose_configuration_they_do_not_know() {
         .args(["bash", "-c", SERVICES])
         .current_dir(directory.path())
         .env_clear()
+        .env("LONG_BUCKET", format!("{}s", long_bucket()))
         .env(
             "PATH",
             format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", program.display()),

@@ -180,8 +180,8 @@ fn a_crash_loop_delivers_each_sample_once() {
             1 => place.send(&running, 7),
             // After a flush of what it continued.
             2 => {
-                place.send(&running, 3);
                 let before = place.filed();
+                place.send(&running, 3);
                 until("a flush", || place.filed() > before);
                 // At least one flush is in the log of the fleet, however late its output is.
                 until("a record of the first flush", || {

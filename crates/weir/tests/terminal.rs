@@ -60,12 +60,12 @@ fn agent(admin: &str) -> (Agent, String) {
     (agent, admin)
 }
 
+/// In one datagram, which is in one bucket.
 fn send_some(agent: &Agent) {
-    for user in ["ann", "ben", "cyd"] {
-        agent.send(&format!(
-            "page.views:3|c|#user:{user},env:prod\nqueue.length:7|g\nlatency:20|d|#user:{user}\n"
-        ));
-    }
+    let lines = ["ann", "ben", "cyd"].map(|user| {
+        format!("page.views:3|c|#user:{user},env:prod\nqueue.length:7|g\nlatency:20|d|#user:{user}\n")
+    });
+    agent.send(lines.concat());
 }
 
 /// Waits until a bucket with all of it is in the history.

@@ -173,9 +173,9 @@ fn messages_are_received_and_delivered_while_dead_outputs_have_their_time() {
         let is_tried = points["pending_where"]["under_way"].as_u64() > Some(0) || output["healthy"] == false;
         name == "healthy" || is_tried && points["pending"].as_u64() > Some(0)
     });
+    let begun = Instant::now();
     agent.signal("-TERM");
     agent.wait_for("SIGTERM: ");
-    let begun = Instant::now();
     let mut sent = 0;
     while agent.try_send("during:1|c").is_ok() {
         sent += 1;

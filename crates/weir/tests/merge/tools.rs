@@ -83,6 +83,7 @@ fn an_output_gets_results_again_and_quarantined_records_are_shown_and_put_back_o
     until("the output has two buckets again", || {
         points(&path, "requests").len() == 6
     });
+    merge.until_sent(fleet.bucket(4));
     let again = points(&path, "requests")[4..]
         .iter()
         .map(|(at, _)| *at)
@@ -125,8 +126,10 @@ fn an_output_gets_results_again_and_quarantined_records_are_shown_and_put_back_o
         values.sum::<f64>()
     };
     until("what was put back is in the sums, once", || sum(&merge) == 84.0);
-    let fleet = merge.fleet();
-    assert_eq!(fleet["records"]["repeated"], 4, "{fleet}");
+    // The sums are there before the merge reports.
+    until("the repeated ones are reported", || {
+        merge.fleet()["records"]["repeated"] == 4
+    });
     assert!(merge.stop().0.success());
 }
 

@@ -86,6 +86,13 @@ impl Agent {
         });
     }
 
+    /// Waits until so many messages have their tags: a stop would not wait for as long.
+    pub fn wait_for_accepted(&self, messages: u64) {
+        until("messages are accepted", || {
+            support::status(&self.admin)["total"]["messages"]["accepted"] == messages
+        });
+    }
+
     /// Ends it by SIGTERM and returns what it printed: name and tags of each point, in order.
     pub fn points(self) -> Vec<(String, Vec<String>, f64)> {
         let (text, _) = self.0.stop();

@@ -154,6 +154,7 @@ fn pods_have_the_usual_tags_and_keep_them_when_the_kubelet_refuses_or_cannot_be_
     assert!(page.contains("403"), "{page}");
     assert!(!page.contains("secret"), "{page}");
     agent.send("d:1|c|#dd.internal.entity_id:uid-1|card:orch");
+    agent.wait_for_accepted(5);
     let points = agent.points();
     let pod = "env:prod,kube_app_name:cart,kube_deployment:cart,kube_namespace:shop,kube_ownerref_kind:replicaset,\
                kube_qos:Burstable,kube_replica_set:cart-6d5f7c9f8b,pod_phase:running,squad:red,tier:front,tier:paid";
@@ -221,6 +222,7 @@ fn a_kubelet_that_knows_its_clients_by_certificates_is_shown_one() {
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     agent.wait_for_source("kubelet", "entities", 3);
     agent.send("a:1|c|#dd.internal.entity_id:uid-1|card:orch");
+    agent.wait_for_accepted(1);
     assert!(texts(&agent.points())[0].contains("pod_name:cart-6d5f7c9f8b-abcde"));
 
     // Without one it is not answered.

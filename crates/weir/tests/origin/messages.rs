@@ -67,6 +67,7 @@ fn every_field_counts_in_its_order_and_tags_that_change_apply_from_then_on() {
     unified.send("b:1|c|e:it-true,cn-main,pu-p-1");
     unified.send("c:1|c|c:ci-c-one|#dd.internal.entity_id:p-1");
     unified.send("d:1|c|c:ci-forged|#dd.internal.entity_id:p-1|card:none");
+    unified.wait_for_accepted(4);
     assert_eq!(
         texts(&unified.points()),
         ["a c:main", "b p:1", "c c:one", "d p:1"]
@@ -95,6 +96,7 @@ fn unknown_senders_get_the_tags_of_weirs_own_pod_and_none_without_the_settings()
     agent.wait_for_source("podinfo", "entities", 2);
     agent.wait_for_source("environment", "entities", 1);
     agent.send("a:1|c\nb:1|c|#dd.internal.entity_id:uid-7");
+    agent.wait_for_accepted(2);
     let team = r#"team:a "b""#;
     assert_eq!(
         texts(&agent.points()),

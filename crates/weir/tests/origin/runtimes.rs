@@ -128,6 +128,7 @@ fn containers_are_known_from_the_start_and_when_they_start_later() {
     podman.run(&["rm", "cart2"]).unwrap();
     agent.wait_for_source("docker", "updates", 3);
     agent.send(&format!("c:1|c|c:ci-{second}|card:low"));
+    agent.wait_for_accepted(3);
     let image = "docker_image:localhost:5000/shop/cart:1.2,env:prod,image_name:localhost:5000/shop/cart,image_tag:1.2,\
                  service:cart,short_image:cart,squad:red";
     let plain = "docker_image:localhost:5000/shop/cart:1.2,image_name:localhost:5000/shop/cart,image_tag:1.2,short_image:cart";
