@@ -61,14 +61,15 @@ async fn a_healthy_output_delivers_beside_every_fault() {
     let outputs: Vec<Delivery> = faults
         .iter()
         .map(|(name, url, _)| {
-            start(
-                name,
-                &DatadogSettings {
-                    url: url.clone(),
-                    ..settings.clone()
-                },
-                Clock::system(),
-            )
+            let mut settings = DatadogSettings {
+                url: url.clone(),
+                ..settings.clone()
+            };
+            if *name == "rate-limits" {
+                // No other request may run out of time after the answer: that would be the last error for an hour.
+                settings.delivery.concurrency = 1;
+            }
+            start(name, &settings, Clock::system())
         })
         .collect();
     let healthy = start("healthy", &datadog(&good.url()), Clock::system());

@@ -202,11 +202,17 @@ async fn a_file_that_is_old_and_not_empty_is_rotated_without_a_write() {
     .await;
     assert_eq!(lines(&files(&path)[0]).len(), 10);
     assert_eq!(path.metadata().unwrap().len(), 0);
-    // An empty file does not become many.
+    // An empty file does not become many. The lines may be in one that is rotated already: it was old before they came.
     driver.advance(Duration::from_secs(7200));
     write(&output, 2, 5).await;
-    assert_eq!(files(&path).len(), 2);
     output.shutdown(DEADLINE).await;
+    let rotated = files(&path).into_iter().filter(|file| *file != path);
+    let sizes: Vec<usize> = rotated.map(|file| lines(&file).len()).collect();
+    let here = lines(&path).len();
+    assert!(
+        (&sizes[..], here) == (&[10], 5) || (&sizes[..], here) == (&[10, 5], 0),
+        "{sizes:?} and {here}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -53,6 +53,8 @@ impl Away {
     async fn deliver(&self, disk: &Path, keys: &[&str]) -> Vec<u64> {
         self.reachable.store(true, Ordering::SeqCst);
         let output = self.output(disk, keys);
+        // A stop leaves on disk what is not delivered within a second.
+        wait(&output, "all is delivered", idle).await;
         output.shutdown(DEADLINE).await;
         let status = output.status();
         assert!(status.balances(), "{status:#?}");
@@ -117,6 +119,7 @@ async fn an_ambiguous_queue_is_not_taken_over() {
     let queued = running.wait_for(|status| status.endpoints[0].counts[OutputCounter::AttemptsFailed] > 0);
     tokio::time::timeout(DEADLINE, queued).await.expect("an attempt");
     assert_eq!(away.deliver(disk.path(), &[NEW]).await, [0]);
+    wait(&running, "it is delivered", idle).await;
     running.shutdown(DEADLINE).await;
     assert_eq!(running.status().endpoints[0].delivered.points, 1);
 }
@@ -158,6 +161,7 @@ async fn a_token_that_replaces_another_delivers_its_queue() {
         reachable.store(true, Ordering::SeqCst);
         let second = start(name, &intake.url(), "Bearer new", disk.path());
         assert!(second.status().endpoints[0].restored.points >= 1, "{name}");
+        wait(&second, "all is delivered", idle).await;
         second.shutdown(DEADLINE).await;
         let status = second.status();
         assert!(status.balances() && idle(&status), "{name}: {status:#?}");
