@@ -30,7 +30,6 @@ pub fn brokers(address: String, topic: &str, partitions: u32) -> Brokers {
         topic: topic.to_owned(),
         group: format!("{topic}-merge"),
         partitions,
-        session_timeout: Duration::from_secs(3),
         ..Brokers::default()
     }
 }
@@ -195,7 +194,11 @@ impl Fleet {
 
     /// All results. Panics unless they contain each published state exactly once, in its bucket.
     pub fn check(&mut self) -> Vec<(BucketResult, Record)> {
-        let mut log = open(&self.brokers);
+        let timeout = Brokers::default().timeout;
+        let mut log = open(&Brokers {
+            timeout,
+            ..self.brokers.clone()
+        });
         let mut all = Vec::new();
         for partition in 0..self.brokers.partitions {
             until_shown(&self.brokers, "results", partition);
@@ -288,10 +291,7 @@ impl Running {
     }
 }
 
-/// An owner that follows a killed one may have to wait for this, for at most 20 s.
-const LEFT_OPEN: &str = "a transaction of an earlier owner is still open";
-
-/// Runs turns until the condition holds.
+/// Runs turns until the condition holds. Prints errors, as [`own`] does: brokers may take longer than a test's timeout.
 pub fn turn_until<L: Log<Error = Error>>(
     owner: &mut Owner<L>,
     what: &str,
@@ -299,8 +299,10 @@ pub fn turn_until<L: Log<Error = Error>>(
 ) {
     until(what, || match owner.turn() {
         Ok(turn) => is_so(&turn, known(owner.merges())),
-        Err(error) if error.to_string().contains(LEFT_OPEN) => false,
-        Err(error) => panic!("{what}: {error}"),
+        Err(error) => {
+            eprintln!("a turn failed: {error}");
+            false
+        }
     });
 }
 

@@ -116,7 +116,7 @@ fn a_record_waits_for_a_broker_without_using_the_processor() {
         ..brokers
     };
     let mut log = open(&brokers);
-    log.append(0, 1, b"first").unwrap();
+    until("a record is stored", || log.append(0, 1, b"first").is_ok());
     mock.broker_down(1).unwrap();
     let (begun, before) = (Instant::now(), used());
     log.append(0, 1, b"second").unwrap_err();
@@ -215,12 +215,12 @@ fn a_client_that_is_fenced_is_replaced() {
 #[test]
 fn a_snapshot_that_cannot_be_read_is_an_error() {
     let (mock, brokers) = mock("unread");
-    let brokers = Brokers {
+    let (mut owner, generation) = owner(&brokers);
+    owner.commit(0, generation, &commit()).unwrap();
+    let mut log = open(&Brokers {
         timeout: Duration::from_secs(1),
         ..brokers
-    };
-    let (mut log, generation) = owner(&brokers);
-    log.commit(0, generation, &commit()).unwrap();
+    });
     mock.request_errors(Api::Fetch, &[Answer::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE; 30]);
     let unread = log.committed(0);
     assert!(unread.is_err(), "{unread:?}");
