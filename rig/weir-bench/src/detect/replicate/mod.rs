@@ -223,8 +223,8 @@ fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Obse
     seen.extend(trial.counted_by_valgrind(&mut target)?);
     trial.wait_at_barrier(2);
     trial.drain(&mut target)?;
-    observer.scrape_now();
     sinks.fetch(&mut trial, &mut target)?;
+    observer.scrape_now();
     trial.stop(&mut target)?;
     seen.extend(trial.lifetime_cpu(&target));
     seen.extend(trial.end_observation(observer)?);
