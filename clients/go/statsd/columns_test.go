@@ -622,6 +622,8 @@ func TestAnAgentWithoutColumnsGetsDatagrams(t *testing.T) {
 	lines := datagrams.lines()
 	slices.Sort(lines)
 	equalLines(t, lines, []string{"count:2|c", "dist:1.5|d"})
+	// The flush returns before the handler is called.
+	eventually(t, "an error", func() bool { return len(h.all()) > 0 })
 	if errs := h.all(); len(errs) != 1 || !errors.Is(errs[0], ErrNoColumns) {
 		t.Errorf("errors: %v", errs)
 	}

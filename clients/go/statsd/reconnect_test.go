@@ -161,7 +161,9 @@ func TestAConnectionStaysWhereNobodyListensYet(t *testing.T) {
 	noLeaks(t)
 	path := filepath.Join(shortDir(t), "s")
 	s := serveUnixgram(t, path)
-	tr := newSocketTransport(path, "unixgram", defaultOptions())
+	o := defaultOptions()
+	o.writeTimeout = patience
+	tr := newSocketTransport(path, "unixgram", o)
 	defer tr.Close()
 	taken := 0
 	take := func(what string) {
@@ -219,7 +221,9 @@ func TestEachWayToLearnThatTheAgentIsGone(t *testing.T) {
 			noLeaks(t)
 			path := filepath.Join(shortDir(t), "s")
 			s := x.serve(t, path)
-			tr := newSocketTransport(path, x.network, defaultOptions())
+			o := defaultOptions()
+			o.writeTimeout = patience
+			tr := newSocketTransport(path, x.network, o)
 			defer tr.Close()
 			if _, err := tr.Write([]byte("before:1|c")); err != nil {
 				t.Fatal(err)

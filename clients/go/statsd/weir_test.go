@@ -468,8 +468,7 @@ func TestRealAgentRestarts(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
 			c, err := statsd.New(x.scheme+"://"+filepath.Join(dir, x.file), statsd.WithoutTelemetry(),
-				statsd.WithoutOriginDetection(),
-				statsd.WithConnectTimeout(100*time.Millisecond), statsd.WithWriteTimeout(60*time.Second))
+				statsd.WithoutOriginDetection(), statsd.WithWriteTimeout(60*time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}
