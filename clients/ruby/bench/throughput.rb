@@ -41,22 +41,25 @@ module Throughput
       @socket.setsockopt(Socket::SOL_SOCKET, Socket::SO_RCVBUF, 16 << 20)
       @socket.bind("127.0.0.1", 0)
       @address = "127.0.0.1:#{@socket.addr[1]}"
-      @received = 0
+      @received = @waits = @seen = 0
       Thread.new { loop { count(@socket.recv(65_536)) } }
     end
 
-    # Waits until nothing has arrived for a moment.
-    def wait_until_quiet
-      before = nil
-      until before == @received
-        before = @received
-        sleep(0.1)
+    # Waits until everything is read that was sent before: packets stay in order.
+    def wait_for_all
+      @waits += 1
+      sender = UDPSocket.new
+      until @seen == @waits
+        sender.send("wait:#{@waits}", 0, "127.0.0.1", @socket.addr[1])
+        sleep(0.01)
       end
+      sender.close
     end
 
     private
 
     def count(packet)
+      @seen = packet.delete_prefix("wait:").to_i if packet.start_with?("wait:")
       packet.scan(/^StatsD\.increment:(\d+)\|c/) { |(value)| @received += value.to_i }
     end
   end
@@ -65,7 +68,7 @@ module Throughput
 
   # @return [Result]
   def run(receiver, implementation, flags, aggregate, load = LOAD, profile: nil)
-    receiver.wait_until_quiet
+    receiver.wait_for_all
     receiver.received = 0
     output, error, status = Open3.capture3(
       implementation.env, RbConfig.ruby, *flags, File.join(__dir__, "throughput_worker.rb"), implementation.kind,
@@ -73,7 +76,7 @@ module Throughput
     )
     raise "#{implementation.name} failed: #{error}" unless status.success?
 
-    receiver.wait_until_quiet
+    receiver.wait_for_all
     wall, cpu = output.lines.last.split.map { |seconds| Float(seconds) }
     calls = load.calls
     Result.new(calls * 3 / wall, calls * 3 / cpu, receiver.received / (calls * INCREMENT).to_f)
