@@ -15,6 +15,7 @@ const PATIENCE = 90_000;
 
 const folder = mkdtempSync(join(tmpdir(), "weir-losses-"));
 const browser = await chromium.launch({
+  timeout: PATIENCE,
   executablePath: BROWSER,
   args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
   env: { ...process.env, TMPDIR: folder },

@@ -127,6 +127,7 @@ async function firstChart() {
 }
 
 const browser = await chromium.launch({
+  timeout: PATIENCE,
   executablePath: BROWSER,
   args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
   env: { ...process.env, TMPDIR: folder },
