@@ -291,7 +291,8 @@ impl Running {
     }
 }
 
-/// Runs turns until the condition holds. Prints errors, as [`own`] does: brokers may take longer than a test's timeout.
+/// Runs turns until the condition holds. Brokers may take longer than a test's timeout, and have a transaction of an owner that was killed
+/// open for 20 s.
 pub fn turn_until<L: Log<Error = Error>>(
     owner: &mut Owner<L>,
     what: &str,
@@ -299,10 +300,11 @@ pub fn turn_until<L: Log<Error = Error>>(
 ) {
     until(what, || match owner.turn() {
         Ok(turn) => is_so(&turn, known(owner.merges())),
-        Err(error) => {
+        Err(error @ Error::Kafka { .. }) => {
             eprintln!("a turn failed: {error}");
             false
         }
+        Err(error) => panic!("{what}: {error}"),
     });
 }
 
