@@ -160,6 +160,14 @@ pub fn prometheus(directory: &Path, asked: &[(&str, &str)]) -> Prometheus {
     Prometheus::start_configured(Path::new("prometheus"), &free_address(), &config, &[])
 }
 
+/// A scrape that comes too late makes an agent look dead until the next one.
+fn until_the_healthy_one_is_well(prometheus: &mut Prometheus) {
+    until("no alert fires for the healthy one", || {
+        let found = firing(prometheus, "healthy");
+        found.is_empty().then_some(()).ok_or(format!("{found:?}"))
+    });
+}
+
 pub fn firing(prometheus: &mut Prometheus, job: &str) -> BTreeSet<String> {
     let query = format!("count by (alertname) (ALERTS{{alertstate=\"firing\",job=\"{job}\"}})");
     let found = prometheus.query(&query).unwrap_or_default();
@@ -315,11 +323,7 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
     let mut expected = alerts();
     expected.retain(|name| !name.starts_with(OF_FLEETS));
     assert_eq!(provoked, expected, "every alert is tried here");
-    // A scrape that comes too late makes an agent look dead until the next one.
-    until("no alert fires for the healthy one", || {
-        let found = firing(&mut prometheus, "healthy");
-        found.is_empty().then_some(()).ok_or(format!("{found:?}"))
-    });
+    until_the_healthy_one_is_well(&mut prometheus);
     assert_eq!(get(&again.admin, "/ready").0, 200);
 }
 
@@ -520,8 +524,5 @@ fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
     let bucket = (now / 1000 - fleet.start) / WIDTH - 1;
     let records = fleet.records(&mut agent, bucket, vec![counter("requests", &[], 1.0)]);
     fleet.append_at(now, &records);
-    until("no alert fires for the healthy one", || {
-        let found = firing(&mut prometheus, "healthy");
-        found.is_empty().then_some(()).ok_or(format!("{found:?}"))
-    });
+    until_the_healthy_one_is_well(&mut prometheus);
 }
