@@ -155,15 +155,20 @@ func replaceLeftOpen(t *testing.T, _ *server, path string, serve func(testing.TB
 	return next
 }
 
+// patientOptions are those of a transport whose server gets its turn later than an application would wait.
+func patientOptions() *Options {
+	o := defaultOptions()
+	o.writeTimeout = patience
+	return o
+}
+
 // TestAConnectionStaysWhereNobodyListensYet: a socket file that was removed, or replaced by one that refuses, is
 // no reason to leave an agent that reads.
 func TestAConnectionStaysWhereNobodyListensYet(t *testing.T) {
 	noLeaks(t)
 	path := filepath.Join(shortDir(t), "s")
 	s := serveUnixgram(t, path)
-	o := defaultOptions()
-	o.writeTimeout = patience
-	tr := newSocketTransport(path, "unixgram", o)
+	tr := newSocketTransport(path, "unixgram", patientOptions())
 	defer tr.Close()
 	taken := 0
 	take := func(what string) {
@@ -221,9 +226,7 @@ func TestEachWayToLearnThatTheAgentIsGone(t *testing.T) {
 			noLeaks(t)
 			path := filepath.Join(shortDir(t), "s")
 			s := x.serve(t, path)
-			o := defaultOptions()
-			o.writeTimeout = patience
-			tr := newSocketTransport(path, x.network, o)
+			tr := newSocketTransport(path, x.network, patientOptions())
 			defer tr.Close()
 			if _, err := tr.Write([]byte("before:1|c")); err != nil {
 				t.Fatal(err)
