@@ -4,6 +4,7 @@
 //! scrape without an end would be a scrape without series. So a producer says that it has [finished](PieceSender::finish); otherwise
 //! the answer was [`Cut`], and the server cuts its connection.
 
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,6 +58,8 @@ pub struct PieceSender {
 pub struct Pieces {
     pieces: mpsc::Receiver<Bytes>,
     is_finished: Arc<AtomicBool>,
+    /// Dropped with this.
+    held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// An answer of which at most `waiting` pieces wait for its reader.
@@ -70,6 +73,7 @@ pub fn pieces(waiting: usize) -> (PieceSender, Pieces) {
     let pieces = Pieces {
         pieces: receiver,
         is_finished,
+        held: None,
     };
     (sender, pieces)
 }
@@ -90,6 +94,11 @@ impl Deref for PieceSender {
 }
 
 impl Pieces {
+    /// Holds this until the answer is read, or its reader has left.
+    pub fn hold(&mut self, held: Arc<dyn Any + Send + Sync>) {
+        self.held = Some(held);
+    }
+
     /// The next piece; `None` at the end of a whole answer.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         let piece = ready!(self.pieces.poll_recv(context));

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
 use weir_ingest::{TapBlock, TappedPacket};
 
 use super::message::{MessageFilter, lines, samples_apart};
@@ -45,15 +44,16 @@ pub fn start(taps: &Arc<Taps>, request: CaptureRequest, permit: Permit) -> std::
     let Ok(only) = taps.capturing.clone().try_acquire_owned() else {
         return Ok(None);
     };
-    let (pieces, reader) = streams::pieces(PIECES_MAX);
+    let (pieces, mut reader) = streams::pieces(PIECES_MAX);
+    let tapped = taps.open(None, taps.room / 2, vec![permit, only]);
+    reader.hold(tapped.open.clone());
     let capture = Capture {
-        tapped: taps.open(None, taps.room / 2, permit),
+        tapped,
         request,
         pieces,
         out: header().to_vec(),
         bytes: 0,
         state: CaptureState::default(),
-        _only: only,
     };
     std::thread::Builder::new()
         .name("capture".into())
@@ -70,7 +70,6 @@ struct Capture {
     /// Bytes sent.
     bytes: u64,
     state: CaptureState,
-    _only: OwnedSemaphorePermit,
 }
 
 impl Capture {

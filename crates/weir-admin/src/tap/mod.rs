@@ -111,7 +111,7 @@ impl Taps {
     }
 
     /// Requests copies from the workers: about `sample` bytes a second, or everything.
-    fn open(self: &Arc<Self>, sample: Option<u64>, room: u64, permit: Permit) -> Tapped {
+    fn open(self: &Arc<Self>, sample: Option<u64>, room: u64, permits: Vec<Permit>) -> Tapped {
         let (sender, blocks) = sync_channel(BLOCKS_MAX);
         // The workers have the channel: it ends with them.
         let sender = Arc::new(sender);
@@ -140,11 +140,15 @@ impl Taps {
             None => self.columns.capture(),
         };
         self.count(TapCounter::Streams, 1);
+        let open = OpenStream {
+            taps: self.clone(),
+            permits,
+        };
         Tapped {
             taps: self.clone(),
             blocks,
             columns,
-            _permit: permit,
+            open: Arc::new(open),
         }
     }
 }
@@ -254,7 +258,13 @@ struct Tapped {
     taps: Arc<Taps>,
     blocks: Receiver<HeldBlock>,
     columns: ColumnTap,
-    _permit: Permit,
+    open: Arc<OpenStream>,
+}
+
+/// Held by a stream's thread and by its reader: the agent's end waits until the last piece is read.
+struct OpenStream {
+    taps: Arc<Taps>,
+    permits: Vec<Permit>,
 }
 
 impl Tapped {
@@ -288,8 +298,10 @@ impl Tapped {
     }
 }
 
-impl Drop for Tapped {
+impl Drop for OpenStream {
     fn drop(&mut self) {
+        // Before the count, which says that the next stream can be opened.
+        self.permits.clear();
         let mut counts = self.taps.lock();
         counts[TapCounter::Streams] = counts[TapCounter::Streams].saturating_sub(1);
     }
@@ -316,6 +328,8 @@ pub fn unix_seconds() -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use weir_ingest::{PacketOutcome, TappedPacket};
 
     use super::*;
@@ -377,6 +391,24 @@ mod tests {
             lost,
             ..TapBlock::default()
         }
+    }
+
+    #[tokio::test]
+    async fn a_capture_is_open_until_its_last_piece_is_read() {
+        let taps = Taps::double();
+        let open = || {
+            let permit = taps.streams.open().unwrap();
+            capture::start(&taps, capture::CaptureRequest::default(), permit).unwrap()
+        };
+        let mut reader = open().expect("none is running");
+        // Without workers its thread ends at once.
+        while poll_fn(|context| reader.poll_next(context)).await.is_some() {}
+        assert_eq!(taps.lock()[TapCounter::Streams], 1);
+        drop(reader);
+        while taps.lock()[TapCounter::Streams] > 0 {
+            std::thread::yield_now();
+        }
+        assert!(open().is_some(), "the next one may begin");
     }
 
     #[test]

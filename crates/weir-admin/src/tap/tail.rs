@@ -91,10 +91,12 @@ struct Tail {
 
 impl Tail {
     fn new(taps: &Arc<Taps>, request: TailRequest, permit: Permit) -> (Tail, Pieces) {
-        let (events, reader) = streams::pieces(EVENTS_MAX);
+        let (events, mut reader) = streams::pieces(EVENTS_MAX);
+        let tapped = taps.open(Some(LOOK_BYTES), taps.room / 2 / TAILS, vec![permit]);
+        reader.hold(tapped.open.clone());
         let tail = Tail {
             random: 0x9e37_79b9_7f4a_7c15 ^ clock_offset() as u64 | 1,
-            tapped: taps.open(Some(LOOK_BYTES), taps.room / 2 / TAILS, permit),
+            tapped,
             request,
             events,
             out: Vec::new(),
