@@ -157,6 +157,18 @@ class ColumnsReceiver
     Decoder.new(body).rows
   end
 
+  # From now on clients of this process wait for an agent as long as a test does. Receivers are threads of a test, and
+  # may get their turn later than an application would wait.
+  def self.be_waited_for(seconds)
+    columns = StatsD::Instrument::Columns
+    { columns => %i[PATIENCE], columns::Endpoint => %i[CONNECT_TIMEOUT TIMEOUT] }.each do |owner, names|
+      names.each do |name|
+        owner.send(:remove_const, name)
+        owner.const_set(name, seconds)
+      end
+    end
+  end
+
   attr_reader :port
 
   # @yieldparam request [Request]

@@ -7,6 +7,8 @@ require_relative "columns_receiver"
 class ColumnsTest < TestCase
   include StatsD::Instrument
 
+  ColumnsReceiver.be_waited_for(DEADLINE.to_f)
+
   def receiver(socket = nil, &answer)
     (@receivers ||= []) << (socket ? ColumnsReceiver.new(socket, &answer) : ColumnsReceiver.new(&answer))
     @receivers.last
@@ -22,8 +24,13 @@ class ColumnsTest < TestCase
 
   # A client of columns and datagrams whose windows end when the test says so, not with the clock.
   def columns_client(address, server = udp_server, **options)
-    client = network_client(server, columns: address, **options)
+    without_clock(network_client(server, columns: address, **options))
+  end
+
+  # Its thread would also send what goes as datagrams at the end of each window, and with it a part of a sum.
+  def without_clock(client)
     client.columns.define_singleton_method(:ended?) { false }
+    client.columns.define_singleton_method(:until_end) { Float::INFINITY }
     client
   end
 
@@ -134,7 +141,7 @@ class ColumnsTest < TestCase
     at, interval = rows.fetch(["late", 1.0])
     assert_equal (now / 10 * 10) + 40, at + interval
     assert_equal [(now / 10 * 10) + 30, 10], rows.fetch(["level", 2.0])
-    assert_operator columns.until_end, :<=, 10
+    assert_operator Columns.instance_method(:until_end).bind_call(columns), :<=, 10
   end
 
   def test_the_thread_sends_a_window_that_has_ended
@@ -293,9 +300,11 @@ class ColumnsTest < TestCase
   end
 
   def test_an_agent_that_was_there_is_waited_for
-    receiver = receiver()
+    # Another process could be given a port while nobody listens there.
+    path = unix_path
+    receiver = receiver(UNIXServer.new(path))
     server = udp_server
-    client = columns_client(receiver.address, server)
+    client = columns_client("http+unix://#{path}", server)
     client.increment("count")
     client.flush
     receiver.close
@@ -304,7 +313,8 @@ class ColumnsTest < TestCase
     client.flush(sync: true)
     assert_predicate client.columns, :active?
     assert_operator client.columns.held_bytes, :>, 0
-    again = receiver(TCPServer.new("127.0.0.1", receiver.port))
+    File.unlink(path)
+    again = receiver(UNIXServer.new(path))
     wait_until("what waited") { again.total("count") == 2 }
     assert_equal [receiver.payloads.first.client], again.payloads.map(&:client)
     assert_equal 0, server.total("count")
@@ -494,15 +504,26 @@ class ColumnsTest < TestCase
   end
 
   def test_closing_gives_an_agent_that_fails_its_patience_and_no_more
+    asked = Queue.new
     hung = Queue.new
-    receiver = receiver { |request| request.number ? hung.pop : 200 }
+    receiver = receiver do |request|
+      next 200 unless request.number
+
+      asked << true
+      hung.pop
+    end
     client = columns_client(receiver.address)
     client.increment("count")
     client.distribution("dist", 1)
+    began = Support.now
+    # The request is under way before the end: a thread that gets its turn after the patience would not begin it.
+    client.aggregating_core.send(:flush_now)
+    asked.pop
     logged do |log|
       client.shutdown(0.3)
       assert_match(/2 points dropped/, log.string)
     end
+    assert_operator Support.now - began, :<, Columns::Endpoint::TIMEOUT
     assert_equal({ windows: 1, failures: 1, dropped: 2, points_dropped: 2 }, counts(client).except(:retries))
     hung.close
   end
@@ -539,7 +560,7 @@ class ColumnsTest < TestCase
     receiver = receiver()
     sink = BatchedSink.for_addr(receiver.address)
     assert_equal ["127.0.0.1", 8125], [sink.host, sink.port]
-    client = Client.new(sink: sink, telemetry: false)
+    client = without_clock(Client.new(sink: sink, telemetry: false))
     (@clients ||= []) << client
     clone = client.clone_with_options(prefix: "clone")
     client.increment("a")
@@ -622,9 +643,15 @@ class ColumnsTest < TestCase
     assert_equal [[1, 2], [1, 2, 3, 4]], receiver.payloads.group_by(&:client).values.map { |of| of.map(&:number) }.sort
   end
 
+  # Runs Ruby code in its own process, where clients are as patient as here.
+  def ruby(code, **options)
+    super(code, arguments: ["-r", File.expand_path("columns_receiver.rb", __dir__)], **options)
+  end
+
   EXIT = <<~RUBY
     at_exit { StatsD.increment("late", 3) }
     require "statsd-instrument"
+    ColumnsReceiver.be_waited_for(60.0)
     300.times { |value| StatsD.distribution("dist", value) }
     StatsD.increment("count", 2)
     fork { StatsD.increment("count", 5) } if Process.respond_to?(:fork)
@@ -659,6 +686,7 @@ class ColumnsTest < TestCase
     receiver = receiver()
     output, status = ruby(<<~RUBY, env: { "STATSD_ENV" => "production", "STATSD_COLUMNS" => receiver.address })
       require "statsd-instrument"
+      ColumnsReceiver.be_waited_for(60.0)
       StatsD.increment("count", 2)
       StatsD.singleton_client.flush
       StatsD.increment("count", 3)
