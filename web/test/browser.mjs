@@ -393,6 +393,19 @@ try {
     }
   });
 
+  await test("Enter adds a metric whose suggestions have not arrived", async () => {
+    await open("metrics?metric=page.views");
+    await until("there is a chart", async () => (await page.locator(".chart canvas").count()) === 1);
+    const suggestions = /\/api\/v1\/metrics\?match=/;
+    await page.route(suggestions, () => {});
+    const name = page.locator("input[list=metrics]");
+    await name.pressSequentially("latency");
+    await name.press("Enter");
+    await until("there is another", async () => page.url().includes("metric.b=latency"));
+    await until("the field is empty", async () => (await name.inputValue()) === "");
+    await page.unroute(suggestions);
+  });
+
   await test("contexts, senders and names at the outputs are behind a chart", async () => {
     await open("metrics?metric=page.views&where=user:ann");
     await page.locator("summary:has-text('Names at the outputs')").click();
@@ -417,19 +430,27 @@ try {
     await open("overview");
     await until("the page is live", async () => (await text(".state")) === "live");
     await until("the list of losses is known", async () => (await page.locator(".fine").count()) === 1);
+    // The page asks again after ten seconds, and at once when a loss has risen. The former gets no answer here.
+    const status = "**/api/v1/status*";
+    const unanswered = [];
+    let newest = 0;
+    await page.route(status, (route) => {
+      const risen = Number(new URL(route.request().url()).searchParams.get("risen") ?? 0);
+      if (risen <= newest) return unanswered.push(route);
+      newest = risen;
+      return route.continue();
+    });
     await send(["this is no metric"]);
     const start = Date.now();
     await page.locator(".alarm").waitFor({ timeout: PATIENCE });
-    const seconds = (Date.now() - start) / 1000;
-    console.log(`   after ${seconds.toFixed(2)} s`);
-    assert.match(await text(".alarm"), /1 message\b/);
     // Printed, not held to a second: books are per second, and a machine that is short of time takes longer.
-    assert.ok(seconds < 10, `${seconds} s`);
-    // Right behind the first one, and not only with the next request after ten seconds.
+    console.log(`   after ${((Date.now() - start) / 1000).toFixed(2)} s`);
+    assert.match(await text(".alarm"), /1 message\b/);
+    // Right behind the first one.
     await send(["nor is this"]);
-    const again = Date.now();
     await until("the second one is there too", async () => /2 messages\b/.test(await text(".alarm")));
-    assert.ok(Date.now() - again < 9000, `${Date.now() - again} ms`);
+    await page.unroute(status);
+    await Promise.all(unanswered.map((route) => route.continue().catch(() => {})));
     await shot("loss");
   });
 

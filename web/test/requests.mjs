@@ -23,6 +23,9 @@ const PATIENCE = 60_000;
 /** Compressed bytes of all scripts, and milliseconds from the address to a chart with its lines. */
 const SCRIPT_MAX = 60_000;
 const FIRST_CHART_MAX = 1500;
+const LIVE = "/api/v1/live";
+/** Seconds that a stream leaves out are fetched from it. */
+const BOOKS = "/api/v1/books";
 /** Requests and KiB in a minute, of buckets of one second: with longer ones lists and charts are asked for less. */
 const MAY = {
   overview: { requests: 8, kib: 200 },
@@ -75,9 +78,28 @@ const sending = setInterval(() => {
   socket.send(lines.join("\n"), udp, HOST);
 }, 20);
 
+/** Counts the flushes in a stream of events, and its gaps: seconds that it left out. */
+function follow(stream, counts) {
+  let text = "";
+  let newest;
+  stream.on("data", (piece) => {
+    text += piece;
+    const events = text.split("\n\n");
+    text = events.pop();
+    for (const event of events) {
+      if (/^event: flush$/m.test(event)) counts.flushes += 1;
+      const books = /^event: books\ndata: (.*)$/m.exec(event);
+      if (!books) continue;
+      const time = JSON.parse(books[1]).times[0];
+      if (time > newest + 1) counts.gaps += 1;
+      newest = time;
+    }
+  });
+}
+
 /** Passes requests on to the agent, and counts them and the bytes of their answers. */
 async function counter() {
-  const counts = { requests: 0, bytes: 0, paths: {}, open: 0 };
+  const counts = { requests: 0, bytes: 0, paths: {}, open: 0, flushes: 0, gaps: 0, books: 0 };
   const server = createServer((from, to) => {
     counts.requests += 1;
     const path = from.url.split("?")[0];
@@ -88,7 +110,9 @@ async function counter() {
       to.writeHead(answer.statusCode, answer.headers);
       answer.on("data", (piece) => {
         counts.bytes += piece.length;
+        if (path === BOOKS) counts.books += piece.length;
       });
+      if (path === LIVE) follow(answer, counts);
       answer.pipe(to);
     });
     passed.on("error", () => to.destroy());
@@ -162,6 +186,7 @@ try {
       return { view, may, counts, page };
     }),
   );
+  await until("each stream has begun", async () => opened.every(({ counts }) => counts.flushes > 0));
   await sleep(3000);
   const before = opened.map(({ counts }) => structuredClone(counts));
   const begun = Date.now();
@@ -169,9 +194,16 @@ try {
   const minutes = (Date.now() - begun) / 60_000;
   const tooMuch = [];
   opened.forEach(({ view, may, counts }, at) => {
+    // An agent that stands still leaves out seconds of books, and each gap may be fetched once.
+    // Its flushes come late, and each may be followed by a request.
+    const fetched = (counts.paths[BOOKS] ?? 0) - (before[at].paths[BOOKS] ?? 0);
+    const missed = Math.min(fetched, counts.gaps - before[at].gaps);
+    const late = Math.max(0, counts.flushes - before[at].flushes - minutes * 60);
     // One that was about to be made does not count as a rate.
-    const requests = Math.max(0, counts.requests - before[at].requests - 1) / minutes;
-    const kib = (counts.bytes - before[at].bytes) / minutes / 1024;
+    const more = counts.requests - before[at].requests - missed - late - 1;
+    const requests = Math.max(0, more) / minutes;
+    const ofMissed = missed > 0 ? ((counts.books - before[at].books) * missed) / fetched : 0;
+    const kib = (counts.bytes - before[at].bytes - ofMissed) / minutes / 1024;
     const paths = Object.entries(counts.paths).map(([path, number]) => {
       const more = number - (before[at].paths[path] ?? 0);
       return more > 0 ? `${path} ${more}` : "";

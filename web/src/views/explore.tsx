@@ -1,6 +1,6 @@
 // One chart of up to six metrics, with a formula, groups, filters and a legend.
 
-import { useLayoutEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
 import type { Explanation, Kind, Metrics as MetricList, Params, Points, TagKey } from "../api";
 import { Chart, COLOURS, type Line, useMedia } from "../chart";
 import { usePolled, useQueries } from "../data";
@@ -477,13 +477,19 @@ function AddMetric({ taken }: { taken: Chosen[] }) {
   const [text, setText] = useState("");
   const path = text.length > 1 ? "metrics" : undefined;
   const { data } = usePolled<MetricList>(path, { match: text, limit: 20, details: 0 }, 0);
+  // Enter may come before the suggestions, and a name may not be among the first of them.
+  const [entered, setEntered] = useState("");
+  const asked = { name: entered, limit: 1, details: 0 };
+  const { data: found } = usePolled<MetricList>(entered ? "metrics" : undefined, asked, 0);
   const letter = LETTERS.find((letter) => !taken.some((one) => one.letter === letter));
-  if (!letter) return null;
-  const add = (name: string) => {
-    if (!data?.metrics.some((metric) => metric.name === name)) return;
+  const add = (name: string, list: MetricList | undefined) => {
+    if (!letter || !list?.metrics.some((metric) => metric.name === name)) return;
     setText("");
+    setEntered("");
     go({ [parameter("metric", letter)]: name });
   };
+  useEffect(() => add(entered, found), [entered, found]);
+  if (!letter) return null;
   return (
     <label>
       Add a metric{" "}
@@ -493,9 +499,10 @@ function AddMetric({ taken }: { taken: Chosen[] }) {
         placeholder="name"
         onInput={(event) => {
           setText(value(event));
-          add(value(event));
+          setEntered("");
+          add(value(event), data);
         }}
-        onKeyDown={(event) => event.key === "Enter" && add(text)}
+        onKeyDown={(event) => event.key === "Enter" && setEntered(value(event))}
       />
       <datalist id="metrics">
         {data?.metrics.map((metric) => (
