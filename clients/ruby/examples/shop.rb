@@ -36,6 +36,7 @@ seconds = Float(ARGV.fetch(0, "30"))
 StatsD.event("Deployed the Ruby shop", "It runs for #{seconds} s", tags: { version: 1 })
 shop = Shop.new
 ends = now.call + seconds
+%w[INT TERM].each { |signal| trap(signal) { ends = now.call } }
 while now.call < ends
   shop.order
   sleep(0.005)

@@ -4,10 +4,13 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"log"
 	"math/rand"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/weir-dev/weir/clients/go/statsd"
@@ -35,8 +38,10 @@ func run(address string, length, pause time.Duration) error {
 	if err := client.Event(deployed); err != nil {
 		return err
 	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
 	s := newShop(client)
-	for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(pause) {
+	for end := time.Now().Add(length); ctx.Err() == nil && time.Now().Before(end); time.Sleep(pause) {
 		s.order()
 	}
 	if err := client.ServiceCheck(statsd.NewServiceCheck("shop.open", statsd.Ok)); err != nil {
