@@ -168,8 +168,10 @@ fn sockets_that_no_listener_or_no_manager_keeps_are_closed() {
 #[test]
 fn descriptors_that_are_invalid_or_do_not_suit_their_name_are_an_error_that_names_them() {
     let weir = |environment: &str| {
-        let script =
-            format!("export LISTEN_PID=$$ {environment}; exec \"$0\" run --admin off --udp 127.0.0.1:0");
+        // A lock that the tests run under would be passed on as descriptor 3.
+        let script = format!(
+            "exec 3<&-; export LISTEN_PID=$$ {environment}; exec \"$0\" run --admin off --udp 127.0.0.1:0"
+        );
         let output = Command::new("bash")
             .args(["-c", &script, env!("CARGO_BIN_EXE_weir")])
             .env_clear()
