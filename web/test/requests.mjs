@@ -194,7 +194,7 @@ try {
   const minutes = (Date.now() - begun) / 60_000;
   const tooMuch = [];
   opened.forEach(({ view, may, counts }, at) => {
-    // An agent that stands still leaves out seconds of books, and each gap may be fetched once.
+    // An agent that is paused leaves out seconds of books, and each gap may be fetched once.
     // Its flushes come late, and each may be followed by a request.
     const fetched = (counts.paths[BOOKS] ?? 0) - (before[at].paths[BOOKS] ?? 0);
     const missed = Math.min(fetched, counts.gaps - before[at].gaps);
