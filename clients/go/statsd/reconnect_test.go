@@ -3,6 +3,7 @@
 package statsd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -47,7 +48,7 @@ func TestAnotherSocketAtTheSamePath(t *testing.T) {
 			path := filepath.Join(shortDir(t), "s")
 			old := x.serve(t, path)
 			c, err := New(x.scheme+"://"+path, WithoutTelemetry(), WithoutOriginDetection(), WithWriteTimeout(patience),
-				WithConnectTimeout(time.Second))
+				WithConnectTimeout(patience))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +83,8 @@ func TestATypeIsGuessedAgain(t *testing.T) {
 			noLeaks(t)
 			path := filepath.Join(shortDir(t), "s")
 			s := serveUnixgram(t, path)
-			c, err := New("unix://"+path, WithoutTelemetry(), WithoutOriginDetection(), WithWriteTimeout(patience))
+			c, err := New("unix://"+path, WithoutTelemetry(), WithoutOriginDetection(), WithWriteTimeout(patience),
+				WithConnectTimeout(patience))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -120,7 +122,7 @@ func TestANamedTypeStays(t *testing.T) {
 	} {
 		path := filepath.Join(shortDir(t), "s")
 		s := x.serve(t, path)
-		tr := newSocketTransport(path, x.network, defaultOptions())
+		tr := newSocketTransport(path, x.network, patientOptions())
 		for i := 0; i < 2; i++ {
 			if _, err := tr.Write([]byte("n:1|c")); !errors.Is(err, syscall.EPROTOTYPE) {
 				t.Errorf("%s: %v", x.network, err)
@@ -155,11 +157,26 @@ func replaceLeftOpen(t *testing.T, _ *server, path string, serve func(testing.TB
 	return next
 }
 
-// patientOptions are those of a transport whose server gets its turn later than an application would wait.
+// patientOptions are those of a transport that gets its turn, or whose server does, later than an application would
+// wait.
 func patientOptions() *Options {
 	o := defaultOptions()
-	o.writeTimeout = patience
+	o.writeTimeout, o.connectTimeout = patience, patience
 	return o
+}
+
+// leaveDeadSocket makes a socket file that nobody listens at.
+func leaveDeadSocket(t *testing.T, path string) {
+	t.Helper()
+	dead, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = syscall.Bind(dead, &syscall.SockaddrUnix{Name: path})
+	_ = syscall.Close(dead)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestAConnectionStaysWhereNobodyListensYet: a socket file that was removed, or replaced by one that refuses, is
@@ -184,15 +201,7 @@ func TestAConnectionStaysWhereNobodyListensYet(t *testing.T) {
 		t.Fatal(err)
 	}
 	take("the file is gone")
-	dead, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = syscall.Bind(dead, &syscall.SockaddrUnix{Name: path})
-	_ = syscall.Close(dead)
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaveDeadSocket(t, path)
 	take("the file is another one and refuses")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -288,6 +297,34 @@ func (c *errorsMet) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// TestARefusalIsTheReason: the time for connecting may be over before a refused connection is tried again. The packet
+// is lost for the refusal then, and the next ones are not held up.
+func TestARefusalIsTheReason(t *testing.T) {
+	for refusals, want := range []error{context.DeadlineExceeded, syscall.ECONNREFUSED, syscall.ECONNREFUSED} {
+		path := filepath.Join(shortDir(t), "s")
+		leaveDeadSocket(t, path)
+		o := defaultOptions()
+		// The pause between two tries is a part of it. Each try of this test has a time of its own.
+		o.connectTimeout = 4 * time.Millisecond
+		tr := newSocketTransport(path, "unixgram", o)
+		tries := 0
+		tr.open = func(network, address string, _ time.Duration) (net.Conn, error) {
+			timeout := patience
+			if tries++; tries > refusals {
+				timeout = -1
+			}
+			return net.DialTimeout(network, address, timeout)
+		}
+		if _, err := tr.Write([]byte("n:1|c")); !errors.Is(err, want) || tries != refusals+1 {
+			t.Errorf("%d refusals, %d tries: %v", refusals, tries, err)
+		}
+		if tr.refusedAt.IsZero() != (refusals == 0) {
+			t.Errorf("%d refusals, the last at %v", refusals, tr.refusedAt)
+		}
+		tr.Close()
+	}
+}
+
 // TestPacketsWithoutAnAgentAreCounted: while nobody is there, each packet is lost and counted with the reason, and the
 // first one after the return arrives.
 func TestPacketsWithoutAnAgentAreCounted(t *testing.T) {
@@ -295,8 +332,8 @@ func TestPacketsWithoutAnAgentAreCounted(t *testing.T) {
 	path := filepath.Join(shortDir(t), "s")
 	reasons := make(chan error, 100)
 	c, err := New("unixgram://"+path, WithoutTelemetry(), WithoutOriginDetection(),
-		WithConnectTimeout(40*time.Millisecond),
-		WithWriteTimeout(patience), WithErrorHandler(func(err error) { reasons <- err }))
+		WithConnectTimeout(patience), WithWriteTimeout(patience),
+		WithErrorHandler(func(err error) { reasons <- err }))
 	if err != nil {
 		t.Fatal(err)
 	}

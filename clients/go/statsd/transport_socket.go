@@ -1,11 +1,13 @@
 package statsd
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -31,6 +33,8 @@ type socketTransport struct {
 	writeTimeout   time.Duration
 	connectTimeout time.Duration
 	refusedAt      time.Time
+	// open is net.DialTimeout, but in a test.
+	open func(network, address string, timeout time.Duration) (net.Conn, error)
 	// hurried is set by any goroutine; the sender's spends patience from then on.
 	hurried  atomic.Bool
 	patience time.Duration
@@ -49,7 +53,7 @@ type socketTransport struct {
 func newSocketTransport(path, network string, o *Options) *socketTransport {
 	t := &socketTransport{
 		network: network, guess: network == "", address: path, writeTimeout: o.writeTimeout,
-		connectTimeout: o.connectTimeout, patience: closePatience * o.writeTimeout,
+		connectTimeout: o.connectTimeout, open: net.DialTimeout, patience: closePatience * o.writeTimeout,
 	}
 	t.setTitle()
 	return t
@@ -58,7 +62,7 @@ func newSocketTransport(path, network string, o *Options) *socketTransport {
 func newTCPTransport(host string, port int, o *Options) *socketTransport {
 	t := &socketTransport{
 		network: "tcp", address: net.JoinHostPort(host, strconv.Itoa(port)), tcpPort: port,
-		writeTimeout: o.writeTimeout, connectTimeout: o.connectTimeout,
+		writeTimeout: o.writeTimeout, connectTimeout: o.connectTimeout, open: net.DialTimeout,
 		patience: closePatience * o.writeTimeout,
 	}
 	t.setTitle()
@@ -128,7 +132,7 @@ func (t *socketTransport) renew() {
 		return
 	}
 	_ = t.eachNetwork(func(network string) error {
-		conn, err := net.DialTimeout(network, t.address, t.within(t.connectTimeout))
+		conn, err := t.open(network, t.address, t.within(t.connectTimeout))
 		if err == nil {
 			t.conn.Close()
 			t.use(conn, network, file)
@@ -186,20 +190,25 @@ func (t *socketTransport) dial(network string) error {
 		// Trying patiently has just failed; it must not hold up every packet.
 		tries = 1
 	}
+	var refusal error
 	for {
 		var file socketFile
 		if network != "tcp" {
 			// Before the connection: one that is replaced in between is noticed at the next packet.
 			file = socketFileAt(t.address)
 		}
-		conn, err := net.DialTimeout(network, t.address, max(time.Until(end), time.Millisecond))
+		conn, err := t.open(network, t.address, max(time.Until(end), time.Millisecond))
 		if err != nil && t.local {
 			other := t.addressOf(loopbacks[1])
-			if second, e := net.DialTimeout(network, other, max(time.Until(end), time.Millisecond)); e == nil {
+			if second, e := t.open(network, other, max(time.Until(end), time.Millisecond)); e == nil {
 				conn, err = second, nil
 			}
 		}
 		tries--
+		if refusal != nil && ranOut(err) {
+			// This try had only the rest of the time, so the answer to an earlier one says more about the agent.
+			err, tries = refusal, 0
+		}
 		switch {
 		case err == nil:
 			t.use(conn, network, file)
@@ -213,8 +222,14 @@ func (t *socketTransport) dial(network string) error {
 			}
 			return fmt.Errorf("statsd: %w", err)
 		}
+		refusal = err
 		time.Sleep(min(t.connectTimeout/(dialTries+1), time.Second))
 	}
+}
+
+// ranOut says that connecting was given up when its time was over, before there was an answer.
+func ranOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func (t *socketTransport) disconnect() {
