@@ -128,7 +128,13 @@ impl Server {
     }
 
     fn with(source: Double, limits: ConnectionLimits) -> Self {
+        Self::after(source, limits, |_| ()).0
+    }
+
+    /// Serves once `first` is done: the server finds what that sends as soon as it accepts its connections.
+    fn after<T>(source: Double, limits: ConnectionLimits, first: impl FnOnce(SocketAddr) -> T) -> (Self, T) {
         let (bound, address) = std::sync::mpsc::channel();
+        let (begin, begins) = std::sync::mpsc::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         std::thread::Builder::new()
             .name("admin-test".to_owned())
@@ -143,6 +149,7 @@ impl Server {
                         .unwrap()
                         .unwrap();
                     bound.send(server.sockets().first()).unwrap();
+                    begins.recv().unwrap();
                     tokio::select! {
                         () = server.serve(Arc::new(source), callers(), limits) => {}
                         _ = stopped => {}
@@ -150,10 +157,11 @@ impl Server {
                 });
             })
             .unwrap();
-        Self {
-            address: address.recv().unwrap(),
-            _stop: stop,
-        }
+        let address = address.recv().unwrap();
+        let done = first(address);
+        begin.send(()).unwrap();
+        let server = Self { address, _stop: stop };
+        (server, done)
     }
 
     fn request(&self, head: &str) -> (u16, String, Vec<u8>) {
@@ -372,12 +380,22 @@ fn silent_connections_do_not_block_health() {
 
 /// A connection that is kept after its answer.
 fn answered(server: &Server, path: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(server.address).unwrap();
+    let mut stream = asked(server.address, path);
+    read_success(&mut stream);
+    stream
+}
+
+/// A connection that has sent a request, and waits for its answer.
+fn asked(address: SocketAddr, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    stream
+}
+
+fn read_success(stream: &mut TcpStream) {
     let mut first = [0; 12];
     stream.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
-    stream
 }
 
 /// Scrapes, and reads nothing beyond the first bytes.
@@ -464,10 +482,13 @@ fn slow_heads_and_idle_connections_are_closed() {
         head: Duration::from_millis(300),
         ..patient()
     };
-    let server = Server::with(ready(), limits);
-    let mut slow = TcpStream::connect(server.address).unwrap();
-    slow.write_all(b"GET /healthz HT").unwrap();
-    let mut idle = answered(&server, "/healthz");
+    // All is sent before the time of a connection begins.
+    let (_server, (mut slow, mut idle)) = Server::after(ready(), limits, |address| {
+        let mut slow = TcpStream::connect(address).unwrap();
+        slow.write_all(b"GET /healthz HT").unwrap();
+        (slow, asked(address, "/healthz"))
+    });
+    read_success(&mut idle);
     for stream in [&mut slow, &mut idle] {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut rest = Vec::new();

@@ -215,6 +215,19 @@ fn place() -> Place {
     }
 }
 
+/// Waits, while nobody reads, until each connection has something to be read: the drain then finds none of them silent,
+/// however late its first turn is.
+fn wait_for_unread(counter: &Counter, begun: &[Arc<AtomicU64>]) {
+    let deadline = Instant::now() + support::DEADLINE;
+    for (sequence, begun) in counter.seen[0].iter().zip(begun) {
+        // The last one that was begun need not be written.
+        while begun.load(Ordering::SeqCst) <= sequence.count + 1 {
+            assert!(Instant::now() < deadline, "a sender does not continue");
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// Begins the drain while all senders are at full speed, and ends it with them stopped or refused.
 fn drain_under_load(config: &ListenerConfig, length: usize) -> (Counter, ListenerId, Vec<Sent>) {
     let mut counter = Counter::new();
@@ -243,6 +256,10 @@ fn drain_under_load(config: &ListenerConfig, length: usize) -> (Counter, Listene
             counter.events.refresh_drops().unwrap();
         }
     }
+    if let Address::Tcp { .. } = address {
+        wait_for_unread(&counter, &begun);
+    }
+    let drain_begun = Instant::now();
     counter.events.begin_drain();
     let limits = begun.each_ref().map(|begun| begun.load(Ordering::SeqCst));
     if let Address::Tcp { .. } = address {
@@ -282,6 +299,11 @@ fn drain_under_load(config: &ListenerConfig, length: usize) -> (Counter, Listene
         support::raw::wait_for_loopback();
     }
     counter.until(|c| c.events.drained());
+    let cut = counter.events.counters(id)[ListenerCounter::ConnectionsCutDraining];
+    assert!(
+        cut == 0 || drain_begun.elapsed() >= Duration::from_secs(1),
+        "{cut} connections were cut off before their second was over"
+    );
     for (sequence, limit) in counter.seen[0].iter().zip(limits) {
         assert!(!sequence.disordered);
         // Connections over TCP are read until their peers end.
@@ -341,17 +363,20 @@ fn a_drain_reads_all_of_every_stream() {
         let counters = counter.events.counters(id);
         let accepted: u64 = sent.iter().map(|s| s.bytes).sum();
         let handed_over = received.iter().sum::<u64>() * (length as u64 + 4);
-        assert_eq!(
-            handed_over + counters[ListenerCounter::BytesDiscarded],
-            accepted,
-            "{counters:?} {sent:?}"
-        );
-        for (received, sent) in received.iter().zip(&sent) {
-            assert_eq!(
-                *received,
-                sent.bytes / (length as u64 + 4),
-                "only the frame that was cut is missing"
-            );
+        let missing = accepted - handed_over - counters[ListenerCounter::BytesDiscarded];
+        if counters[ListenerCounter::ConnectionsCutDraining] == 0 {
+            assert_eq!(missing, 0, "{counters:?} {sent:?}");
+            for (received, sent) in received.iter().zip(&sent) {
+                assert_eq!(
+                    *received,
+                    sent.bytes / (length as u64 + 4),
+                    "only the frame that was cut is missing"
+                );
+            }
+        } else {
+            // The machine stood still for the second of a drain. All acknowledged data was handed over all the same.
+            let unacknowledged: u64 = sent.iter().map(|s| s.unacknowledged).sum();
+            assert!(missing <= unacknowledged, "{missing}: {counters:?} {sent:?}");
         }
         assert_eq!(
             (
@@ -370,8 +395,10 @@ fn a_drain_does_not_wait_for_a_peer_that_never_ends() {
     let mut counter = Counter::new();
     let (id, address) = counter.listen(&config("tcp://127.0.0.1:0"));
     let stop = Arc::new(AtomicBool::new(false));
-    let sender = flood(address, 0, length, stop.clone(), Arc::default());
+    let sent_so_far: Arc<AtomicU64> = Arc::default();
+    let sender = flood(address, 0, length, stop.clone(), sent_so_far.clone());
     counter.until(|c| c.packets(id) > 1000);
+    wait_for_unread(&counter, &[sent_so_far]);
     counter.events.begin_drain();
     let before = counter.packets(id);
     let begun = Instant::now();
@@ -407,7 +434,10 @@ fn peers_over_tcp_see_the_end_of_a_drain_immediately() {
     counter.events.begin_drain();
     // Writes before every turn, so that it is never found silent, until it is cut off.
     let mut number = 0;
+    let (mut longest_turn, mut turn_begun) = (Duration::ZERO, Instant::now());
     counter.until(|c| {
+        longest_turn = longest_turn.max(turn_begun.elapsed());
+        turn_begun = Instant::now();
         if busy.write(&frame(&payload(0, number, 100))).is_ok() {
             number += 1;
         }
@@ -424,9 +454,12 @@ fn peers_over_tcp_see_the_end_of_a_drain_immediately() {
         );
         assert!(peer.write(b"lost").is_err(), "a write after the end fails");
     }
-    assert_eq!(
-        counter.events.counters(id)[ListenerCounter::ConnectionsCutDraining],
-        1
+    let cut = counter.events.counters(id)[ListenerCounter::ConnectionsCutDraining];
+    // In a turn of a tenth of a second it was silent, and is not cut off.
+    let was_silent = longest_turn >= Duration::from_millis(100);
+    assert!(
+        cut == 1 || (cut == 0 && was_silent),
+        "{cut} connections were cut off, the longest turn took {longest_turn:?}"
     );
 }
 
