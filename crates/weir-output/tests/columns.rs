@@ -348,6 +348,8 @@ async fn payloads_on_disk_are_sent_as_they_were() {
         output.shutdown(Duration::from_millis(100)).await;
         let received = output.status().received;
         drop(output);
+        // One that was on its way when the first output ended is not among those of the second.
+        intake.wait_for_ended_clients().await;
         let attempted = intake.requests();
 
         reachable.store(true, std::sync::atomic::Ordering::SeqCst);

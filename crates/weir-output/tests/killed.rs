@@ -187,6 +187,8 @@ async fn killed(name: &'static str, rounds: i64, read: impl Fn(&Intake) -> Vec<(
             .unwrap();
         assert!(of_round.len() as u64 > buckets, "{} buckets", of_round.len());
         queued.extend(of_round);
+        // A request of a process that was killed would otherwise be recorded among those of the next one.
+        intake.wait_for_ended_clients().await;
     }
     // The last process delivers what is left.
     recovered.store(true, Ordering::SeqCst);

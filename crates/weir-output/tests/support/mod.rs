@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
@@ -107,6 +107,24 @@ pub struct Intake {
     pub address: std::net::SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
     count: Arc<watch::Sender<usize>>,
+    /// Connections that were accepted and have not ended.
+    open: Arc<watch::Sender<usize>>,
+}
+
+/// Counted until it is dropped.
+struct OpenConnection(Arc<watch::Sender<usize>>);
+
+impl OpenConnection {
+    fn new(open: &Arc<watch::Sender<usize>>) -> Self {
+        open.send_modify(|open| *open += 1);
+        Self(open.clone())
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
+    }
 }
 
 impl Intake {
@@ -144,6 +162,7 @@ impl Intake {
             address: listener.local_addr().unwrap(),
             requests: Arc::default(),
             count: Arc::new(watch::Sender::new(0)),
+            open: Arc::new(watch::Sender::new(0)),
         };
         let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(script)));
         let server = intake.clone();
@@ -153,7 +172,9 @@ impl Intake {
                     return;
                 };
                 let (server, script, tls) = (server.clone(), script.clone(), tls.clone());
+                let counted = OpenConnection::new(&server.open);
                 tokio::spawn(async move {
+                    let _counted = counted;
                     match tls {
                         Some(tls) => {
                             if let Ok(socket) = tls.accept(socket).await {
@@ -223,6 +244,21 @@ impl Intake {
         );
         drop(waited);
         self.requests()
+    }
+
+    /// Waits until no connection is open, so that all that ended clients have sent is read. A request of theirs could
+    /// otherwise come after those of the next client.
+    pub async fn wait_for_ended_clients(&self) {
+        let ended = async {
+            // Connections are accepted in their order: when this one has come to its end, all before it are counted.
+            let mut last = TcpStream::connect(self.address).await.unwrap();
+            last.shutdown().await.unwrap();
+            drop(last.read(&mut [0; 1]).await);
+            let mut open = self.open.subscribe();
+            drop(open.wait_for(|open| *open == 0).await.unwrap());
+        };
+        let waited = tokio::time::timeout(DEADLINE, ended).await;
+        assert!(waited.is_ok(), "{} connections are open", *self.open.borrow());
     }
 }
 
