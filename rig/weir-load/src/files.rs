@@ -8,6 +8,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+/// Least time after the end in which due bytes are still written.
+const CATCH_UP: Duration = Duration::from_secs(10);
+
 /// Growing log files.
 #[derive(Clone, Debug)]
 pub struct LogFiles {
@@ -93,8 +96,11 @@ pub fn write_logs(load: &Load, plan: &LogFiles) -> io::Result<WrittenFiles> {
     let mut buffer = vec![0u8; room];
     let due_in_all = plan.rate.map(|rate| (rate * plan.duration.as_secs_f64()) as u64);
     let most = due_in_all.into_iter().chain(plan.bytes).min();
-    // Limits the time on a disk that cannot keep up.
-    let end = plan.duration * if due_in_all.is_some() { 2 } else { 1 };
+    // Limits the time on a disk that cannot keep up. A pause of the machine is made up for, in a short run too.
+    let end = match due_in_all {
+        Some(_) => plan.duration + plan.duration.max(CATCH_UP),
+        None => plan.duration,
+    };
     let mut written = WrittenFiles {
         files: plan.files,
         began: SystemTime::now(),
