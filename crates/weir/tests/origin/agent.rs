@@ -53,13 +53,20 @@ impl Agent {
         support::said(&[arguments, &["--admin", &self.admin]].concat())
     }
 
+    /// An explanation with its sender: where that takes more than a second, weir says so and goes on without.
     pub fn explain(&self, line: &str, pid: Option<u32>) -> Value {
         let mut arguments = vec!["explain", "--json", line];
         let pid = pid.map(|pid| pid.to_string());
         if let Some(pid) = &pid {
             arguments.extend(["--pid", pid]);
         }
-        serde_json::from_str(&self.ask(&arguments)).unwrap()
+        until("the sender is determined in time", || {
+            let explained: Value = serde_json::from_str(&self.ask(&arguments)).unwrap();
+            match explained["note"] == "the sender could not be determined in time" {
+                true => Err(explained.to_string()),
+                false => Ok(explained),
+            }
+        })
     }
 
     /// The explanation of a message that is rejected, which is a failure of the command.
@@ -83,6 +90,14 @@ impl Agent {
             sources
                 .iter()
                 .any(|source| source["name"] == name && source[what].as_u64() >= Some(at_least))
+        });
+    }
+
+    /// Waits until the worker has the tags of so many origins. A message waits a second for those of its own, and goes
+    /// on without.
+    pub fn wait_for_tags(&self, origins: u64) {
+        until("the tags are there", || {
+            self.origin()["answers_changed"].as_u64() >= Some(origins)
         });
     }
 
