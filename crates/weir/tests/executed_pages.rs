@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::PATIENCE;
 use weir_config::Role;
 use weir_system::config::{self, Inputs};
 
@@ -106,8 +107,10 @@ fn execute(page: &str, steps: &[Step]) {
     let directory = tempfile::tempdir().unwrap();
     let weir = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
     let script = script(steps).replace("/tmp/weir-", &format!("{}/", directory.path().display()));
+    // Several of its commands wait.
+    let limit = (3 * PATIENCE).as_secs().to_string();
     let mut shell = Command::new("timeout")
-        .args(["60", "unshare"])
+        .args([limit.as_str(), "unshare"])
         .args(ISOLATED)
         .args(["bash", "-s"])
         .current_dir(directory.path())

@@ -6,7 +6,8 @@ use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
-use support::{Agent, PATIENCE, configurations, status, until};
+use support::ports::free_address;
+use support::{Agent, PATIENCE, Starter, configurations, status, until};
 
 struct Page {
     text: &'static str,
@@ -194,7 +195,9 @@ fn side_by_side_the_other_program_receives_all_traffic_and_can_take_over_again()
             .collect();
         let place = config.split("udp://").nth(1).unwrap().split('\'').next().unwrap();
         let config = config.replace(place, &target.local_addr().unwrap().to_string());
-        let mut beside = Agent::start(&config, &[]);
+        // The test lets go of the port and takes it again, when nobody else may have it.
+        let starter = Starter::from(&config);
+        let mut beside = starter.arguments(["--udp", free_address().as_str()]).start();
         let admin = beside.wait_for("admin on http://");
         let line = "page.views:3|c|#a:b";
         beside.send(line);

@@ -10,6 +10,8 @@ pub enum Answer {
     Fail,
     /// Says nothing until the client gives up.
     Hang,
+    /// Says nothing, and ends the connection.
+    Close,
 }
 
 /// Decides by the number of the request.
@@ -66,6 +68,7 @@ impl Intake {
             let status = match answer {
                 Answer::Accept => "202 Accepted",
                 Answer::Fail => "503 Service Unavailable",
+                Answer::Close => return None,
                 Answer::Hang => {
                     let _ = reader.read(&mut [0; 1]);
                     return None;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddrV4, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -45,8 +45,19 @@ impl InfluxDb {
             udp,
             _directory: directory,
         };
-        until("InfluxDB answers", || server.ask("GET", "/ping").is_some());
+        // It listens to UDP last.
+        until("InfluxDB answers", || {
+            server.ask("GET", "/ping").is_some() && server.receives()
+        });
         server
+    }
+
+    /// Whether it listens to UDP, as the kernel says.
+    fn receives(&self) -> bool {
+        let address: SocketAddrV4 = self.udp.parse().unwrap();
+        let ip = u32::from_ne_bytes(address.ip().octets());
+        let local = format!(": {ip:08X}:{:04X} ", address.port());
+        std::fs::read_to_string("/proc/net/udp").unwrap().contains(&local)
     }
 
     /// The body of an answer that is no failure.
