@@ -136,6 +136,21 @@ fn delivered(status: &[TargetStatus]) -> u64 {
     status.iter().map(|target| target.delivered).sum()
 }
 
+/// A hand-over reads the books when no worker runs any more, and each line has to be in them.
+#[tokio::test]
+async fn lines_are_in_the_books_from_the_push_on() {
+    let target = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = format!("udp://{}", target.local_addr().unwrap());
+    let mut packer = Packer::start(&patient(vec![address]), 1 << 20);
+    packer.send(&lines(0, 30));
+    // The target's task has had no turn yet.
+    let status = packer.relay.status();
+    assert_eq!((status[0].produced, status[0].waiting), (30, 30));
+    packer.check(&status);
+    let status = packer.stop(DEADLINE).await;
+    assert_eq!((status[0].produced, delivered(&status)), (30, 30));
+}
+
 /// Lines received by one target.
 type Taken = Arc<Mutex<Vec<String>>>;
 

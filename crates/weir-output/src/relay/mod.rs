@@ -13,6 +13,7 @@ use weir_counters::{Counts, counters};
 use crate::counters::{DROPPED, OutputCounter};
 use crate::delivery::wait_for;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,10 +60,37 @@ impl Block {
     }
 }
 
+/// Messages on their way to a target's task, which may get its turn late. They are in its books from the push on.
+#[derive(Debug, Default)]
+struct Mailbox {
+    pushed: AtomicU64,
+    taken: AtomicU64,
+}
+
+impl Mailbox {
+    fn push(&self, blocks: &mpsc::Sender<Block>, block: Block) -> Result<(), Block> {
+        let messages = block.messages;
+        blocks.try_send(block).map_err(|error| error.into_inner())?;
+        self.pushed.fetch_add(messages, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn take(&self, messages: u64) {
+        self.taken.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// A block may be taken before its push is counted.
+    fn messages(&self) -> u64 {
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.pushed.load(Ordering::Relaxed).saturating_sub(taken)
+    }
+}
+
 /// One worker's way to one target.
 pub struct Port {
     worker: usize,
-    mailbox: mpsc::Sender<Block>,
+    blocks: mpsc::Sender<Block>,
+    mailbox: Arc<Mailbox>,
     returned: std::sync::mpsc::Receiver<Vec<u8>>,
     /// Buffers that may still be made.
     unmade: usize,
@@ -73,7 +101,7 @@ impl Port {
     /// Never waits. Gives the block back when there is no room.
     pub fn push(&mut self, mut block: Block) -> Result<(), Block> {
         block.worker = Some(self.worker);
-        self.mailbox.try_send(block).map_err(|error| error.into_inner())
+        self.mailbox.push(&self.blocks, block)
     }
 
     /// Never waits. `None` while all buffers are on their way.
@@ -137,7 +165,7 @@ struct Shared {
     names: Vec<String>,
     routes: Arc<SharedRoutes>,
     takes_part: Mutex<Vec<bool>>,
-    mailboxes: Vec<mpsc::WeakSender<Block>>,
+    mailboxes: Vec<(mpsc::WeakSender<Block>, Arc<Mailbox>)>,
     books: Vec<Mutex<TargetStatus>>,
     progress: Notify,
     stage: watch::Sender<Stage>,
@@ -177,20 +205,22 @@ impl Relay {
         let mut inboxes = Vec::new();
         let mut mailboxes = Vec::new();
         for _ in 0..targets {
-            let (mailbox, inbox) = mpsc::channel(buffers * workers + MAILBOX_MARGIN);
+            let (blocks, inbox) = mpsc::channel(buffers * workers + MAILBOX_MARGIN);
+            let mailbox = Arc::new(Mailbox::default());
             let mut returns = Vec::new();
             for (worker, of_worker) in ports.iter_mut().enumerate() {
                 let (give_back, returned) = std::sync::mpsc::sync_channel(buffers);
                 returns.push(give_back);
                 of_worker.push(Port {
                     worker,
+                    blocks: blocks.clone(),
                     mailbox: mailbox.clone(),
                     returned,
                     unmade: buffers,
                     buffer_bytes,
                 });
             }
-            mailboxes.push(mailbox.downgrade());
+            mailboxes.push((blocks.downgrade(), mailbox));
             inboxes.push((inbox, returns));
         }
         let status = |address: &String| {
@@ -250,10 +280,20 @@ impl Relay {
 
     /// Each entry is consistent in itself.
     pub fn status(&self) -> Vec<TargetStatus> {
+        let status = |(books, (_, mailbox)): (&Mutex<TargetStatus>, &(_, Arc<Mailbox>))| {
+            // Blocks are taken under the lock.
+            let books = lock(books);
+            let pushed = mailbox.messages();
+            let mut status = books.clone();
+            status.produced += pushed;
+            status.waiting += pushed;
+            status
+        };
         self.shared
             .books
             .iter()
-            .map(|books| lock(books).clone())
+            .zip(&self.shared.mailboxes)
+            .map(status)
             .collect()
     }
 

@@ -147,6 +147,7 @@ impl Task {
     fn take(&mut self, block: Block) {
         let (messages, bytes) = (block.messages, block.lines.len() as u64);
         self.books(|books| {
+            self.shared.mailboxes[self.index].1.take(messages);
             books.produced += messages + block.no_buffer + block.too_long;
             books.waiting += messages;
             books.queued_bytes += bytes;
@@ -309,9 +310,10 @@ impl Task {
         let (mut moved, mut lost) = (0, 0);
         let mut send = |at: usize, block: Block| {
             let messages = block.messages;
-            let sent = shared.mailboxes[at]
+            let (blocks, mailbox) = &shared.mailboxes[at];
+            let sent = blocks
                 .upgrade()
-                .is_some_and(|mailbox| mailbox.try_send(block).is_ok());
+                .is_some_and(|blocks| mailbox.push(&blocks, block).is_ok());
             *(if sent { &mut moved } else { &mut lost }) += messages;
         };
         let mut bytes = 0;
