@@ -72,11 +72,12 @@ impl Setup {
     }
 }
 
-/// Without the sandbox: it would keep the process out of files that only a reload names.
+/// Without the sandbox: it would keep the process out of files that only a reload names. A replaced output has the time
+/// to deliver what it holds, however slow the machine.
 fn write(path: &std::path::Path, outputs: &str) {
     std::fs::write(
         path,
-        format!("bucket_width: 1s\ngrace_period: 5s\nsandbox: off\noutputs:\n{outputs}"),
+        format!("bucket_width: 1s\ngrace_period: 60s\nsandbox: off\noutputs:\n{outputs}"),
     )
     .unwrap();
 }

@@ -158,14 +158,16 @@ fn healthy_outputs_and_disk_queues_are_not_waited_for() {
 /// more, arrives there.
 #[test]
 fn messages_are_received_and_delivered_while_dead_outputs_have_their_time() {
+    const GRACE: Duration = Duration::from_secs(8);
+    let refusing = Refusing::new();
     let (healthy, unavailable, silent) = (Receiver::start(202), Receiver::start(503), Receiver::start(HANG));
     let outputs = [
         intake("healthy", &healthy.url, ""),
         intake("unavailable", &unavailable.url, ""),
         intake("silent", &silent.url, ""),
-        intake("refused", &format!("http://{}", free_address()), ""),
+        intake("refused", &format!("http://{}", refusing.address), ""),
     ];
-    let config = config("4s", &outputs.concat());
+    let config = config(&format!("{}s", GRACE.as_secs()), &outputs.concat());
     let mut agent = Starter::from(&config).socket().start();
     agent.send("before:1|c");
     until_all(&agent, "more:1|c", |output, name| {
@@ -184,16 +186,21 @@ fn messages_are_received_and_delivered_while_dead_outputs_have_their_time() {
     }
     let received_for = begun.elapsed();
     let ended = agent.ended_with_a_loss();
-    println!(
-        "received for {received_for:?} after SIGTERM, {sent} datagrams; ended after {:?}",
-        begun.elapsed()
-    );
+    let ended_after = begun.elapsed();
+    println!("received for {received_for:?} after SIGTERM, {sent} datagrams; ended after {ended_after:?}");
     assert!(ended.contains("not everything was delivered"), "{ended}");
-    // The outputs have three of the four seconds to get rid of what they hold.
+    // The outputs have six of the eight seconds to get rid of what they hold.
     assert!(
-        received_for >= Duration::from_secs(2),
+        received_for >= Duration::from_secs(5),
         "deaf after {received_for:?}"
     );
     assert_eq!(healthy.sum("before"), 1.0);
-    assert_eq!(healthy.sum("during"), f64::from(sent));
+    let during = healthy.sum("during");
+    // The last flush has two seconds. On a machine that gives it none, the process ends behind its grace period, and
+    // names the loss.
+    let had_no_time = ended_after >= GRACE && ended.contains(" points of healthy");
+    assert!(
+        during == f64::from(sent) || had_no_time,
+        "{during} of {sent}, ended after {ended_after:?}:\n{ended}"
+    );
 }

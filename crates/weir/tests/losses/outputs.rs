@@ -47,8 +47,9 @@ pub fn outputs() -> Provoked {
         true => "  kafka: {brokers: ['127.0.0.1:1'], topic: weir}\n",
         false => "",
     };
+    // The renamed metrics are there until every surface has been asked.
     let config = format!(
-        "bucket_width: 1s\nworkers: 1\noutputs:\n  prometheus: {{}}\n  influx: {{url: 'http://{receiver}/write', compression: none}}\n  \
+        "bucket_width: 1s\nworkers: 1\noutputs:\n  prometheus: {{expiry: 1h}}\n  influx: {{url: 'http://{receiver}/write', compression: none}}\n  \
          graphite: {{address: 'udp://127.0.0.1:9', datagram_bytes_max: 512}}\n  otlp: {{url: 'http://127.0.0.1:1', delivery: {{backoff_max: 1h, disk_path: {}}}}}\n  \
          relay: {{targets: ['udp://127.0.0.1:9'], udp_bytes_max: 512}}\n{log}",
         queue.display()

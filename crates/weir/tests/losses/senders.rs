@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use weir_columns::{Encoder, MetricType, Row, SketchPoint, TagSet};
 use weir_sketch::Sketch;
 
@@ -308,20 +309,20 @@ pub fn connections() -> Provoked {
     // A connection that was accepted before is answered after the process may open no more.
     let mut admin = KeptAdmin::connect(&agent.admin);
     assert!(admin.losses().contains("weir_"));
-    let limit = |soft: &str| {
-        let process = agent.id().to_string();
-        let mut command = Command::new("prlimit");
-        let set = command
-            .args(["--pid", &process, &format!("--nofile={soft}:")])
-            .status();
-        assert!(set.expect("prlimit of util-linux is needed").success());
+    // By this process: until another one has started, the admin server may have ended its connection.
+    let limit = |soft: u64| {
+        let limits = Rlimit {
+            current: Some(soft),
+            maximum: Some(160),
+        };
+        prlimit(Pid::from_raw(agent.id() as i32), Resource::Nofile, limits).unwrap();
     };
-    limit("3");
+    limit(3);
     let waits = UnixStream::connect(at("stream")).unwrap();
     until("it cannot be accepted", || {
         admin.losses().contains("weir_accept_pauses_total")
     });
-    limit("160");
+    limit(160);
     Provoked::new(agent, (directory, waits))
 }
 
@@ -391,8 +392,9 @@ pub fn namespace() -> Option<Provoked> {
 
 /// Contexts beyond each limit: of a metric, of an origin, of a tag's values, and of all.
 pub fn contexts() -> Provoked {
-    let config = "bucket_width: 1s\nworkers: 1\ncontexts_max: 2000\ncontexts_per_metric_max: 50\ncontexts_per_origin_max: 300\norigin_client: true\n\
-                  origin_docker: []\norigin_containerd: []\n";
+    // The overflow series are there until every surface has been asked.
+    let config = "bucket_width: 1s\nworkers: 1\ncounter_expiry: 1h\ncontexts_max: 2000\ncontexts_per_metric_max: 50\ncontexts_per_origin_max: 300\n\
+                  origin_client: true\norigin_docker: []\norigin_containerd: []\n";
     let agent = Starter::from(config).socket().start();
     let send = |lines: Vec<String>| lines.chunks(50).for_each(|lines| agent.send(lines.concat()));
     send((0..100).map(|n| format!("metric:1|c|#n{n}|c:ci-a\n")).collect());

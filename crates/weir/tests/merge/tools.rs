@@ -450,10 +450,15 @@ mod on_kafka {
             runs.then_some(()).ok_or_else(|| fleet.to_string())
         });
         assert!(merge.stop().0.success());
-        std::thread::scope(|scope| {
-            let refused = others.iter().filter(|user| !user.refusal.is_empty());
-            refused.for_each(|user| drop(scope.spawn(|| run(user))));
-        });
+        // A command has ten seconds for an answer of the broker. With all of them at once, that is too little on a busy
+        // machine.
+        let refused = others.iter().filter(|user| !user.refusal.is_empty());
+        let refused: Vec<&User> = refused.copied().collect();
+        for some in refused.chunks(6) {
+            std::thread::scope(|scope| {
+                some.iter().for_each(|user| drop(scope.spawn(|| run(user))));
+            });
+        }
         let all = others.iter().filter(|user| user.refusal.is_empty());
         for user in all.filter(|user| !user.arguments.is_empty()) {
             run(user);
