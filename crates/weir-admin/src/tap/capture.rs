@@ -118,7 +118,7 @@ impl Capture {
     fn take(&mut self, block: &TapBlock) {
         self.state.lost += block.lost;
         let offset = clock_offset();
-        let taps = self.tapped.taps.clone();
+        let taps = self.tapped.open.taps.clone();
         for (packet, bytes) in block.iter() {
             let Some(listener) = taps.listeners.get(usize::from(packet.listener)) else {
                 continue;
@@ -152,7 +152,7 @@ impl Capture {
     /// Records the containers of processes, as far as they are known.
     fn name_senders(&mut self) {
         for (pid, entity) in &mut self.state.processes {
-            let sender = self.tapped.taps.knowledge.sender(*pid);
+            let sender = self.tapped.open.taps.knowledge.sender(*pid);
             let Some(container) = sender.container else {
                 continue;
             };

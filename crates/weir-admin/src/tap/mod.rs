@@ -145,7 +145,6 @@ impl Taps {
             permits,
         };
         Tapped {
-            taps: self.clone(),
             blocks,
             columns,
             open: Arc::new(open),
@@ -255,7 +254,6 @@ impl Drop for HeldBlock {
 
 /// The copies for one stream.
 struct Tapped {
-    taps: Arc<Taps>,
     blocks: Receiver<HeldBlock>,
     columns: ColumnTap,
     open: Arc<OpenStream>,
@@ -271,7 +269,7 @@ impl Tapped {
     /// Waits until every worker copies. Returns false on timeout.
     fn begin(&self) -> bool {
         let end = Instant::now() + BEGIN_WITHIN;
-        let mut waiting = self.taps.workers.len();
+        let mut waiting = self.open.taps.workers.len();
         while waiting > 0 {
             match self.next(end) {
                 Next::Block(kept) => waiting -= usize::from(kept.block.begins),
@@ -288,7 +286,8 @@ impl Tapped {
             .recv_timeout(end.saturating_duration_since(Instant::now()))
         {
             Ok(kept) => {
-                self.taps
+                self.open
+                    .taps
                     .count(TapCounter::Packets, kept.block.packets.len() as u64);
                 Next::Block(kept)
             }

@@ -139,7 +139,7 @@ impl Tail {
         }
         let sent = self.events.try_send(Bytes::from(std::mem::take(&mut self.out)));
         if let Err(mpsc::error::TrySendError::Full(_)) = sent {
-            self.tapped.taps.count(TapCounter::ReadersDropped, 1);
+            self.tapped.open.taps.count(TapCounter::ReadersDropped, 1);
         }
         sent.is_ok()
     }
@@ -161,7 +161,7 @@ impl Tail {
     fn take(&mut self, block: &TapBlock) {
         let offset = clock_offset();
         self.now.messages += block.messages;
-        let taps = self.tapped.taps.clone();
+        let taps = self.tapped.open.taps.clone();
         for (packet, bytes) in block.iter() {
             let Some(listener) = taps.listeners.get(usize::from(packet.listener)) else {
                 continue;
@@ -185,7 +185,7 @@ impl Tail {
     }
 
     fn take_columns(&mut self, request: &SeenRequest) {
-        let taps = self.tapped.taps.clone();
+        let taps = self.tapped.open.taps.clone();
         let time = (i128::from(request.received) + clock_offset()) as f64 / 1e9;
         let time = (time * 1e6).round() / 1e6;
         // One that could not be read is shown as a whole.
@@ -518,7 +518,7 @@ mod tests {
     #[test]
     fn a_reader_that_is_stuck_or_gone_ends_its_stream() {
         let (mut tail, reader) = tail(MessageFilter::default(), 1);
-        let taps = tail.tapped.taps.clone();
+        let taps = tail.tapped.open.taps.clone();
         let mut send = || {
             tail.out.push(b'x');
             tail.send()
