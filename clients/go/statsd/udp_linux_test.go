@@ -171,6 +171,47 @@ func refusingPort(t *testing.T) int {
 	}
 }
 
+// serveRefusing begins to serve a refusing port.
+func serveRefusing(t *testing.T, ip string, port int) *portServer {
+	t.Helper()
+	listen := net.ListenConfig{Control: reusePort}
+	conn, err := listen.ListenPacket(context.Background(), "udp", net.JoinHostPort(ip, fmt.Sprint(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return servePortsOf(t, conn.(*net.UDPConn))
+}
+
+// TestLocalhostMayBeIPv6: the server of localhost listens on one of the two addresses, and not on the first.
+func TestLocalhostMayBeIPv6(t *testing.T) {
+	noLeaks(t)
+	port := refusingPort(t)
+	s := serveRefusing(t, "::1", port)
+	c, err := New(fmt.Sprint("LocalHost:", port), WithoutTelemetry(), WithoutOriginDetection())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	sent := 0
+	eventually(t, "a packet", func() bool {
+		_ = c.Incr("n", nil, 1)
+		c.Flush()
+		sent++
+		return len(s.all()) > 0
+	})
+	before := c.GetTelemetry().TotalPayloadsDropped
+	if before > 2 {
+		t.Errorf("%d of %d packets were lost before the server was found", before, sent)
+	}
+	had := len(s.all())
+	_ = c.Incr("n", nil, 1)
+	c.Flush()
+	eventually(t, "the next one", func() bool { return len(s.all()) > had })
+	if after := c.GetTelemetry().TotalPayloadsDropped; after != before {
+		t.Errorf("afterwards %d packets were lost", after-before)
+	}
+}
+
 // TestLocalhostIsFoundAgainAfterAPacket: a server ends, and comes back at either address.
 func TestLocalhostIsFoundAgainAfterAPacket(t *testing.T) {
 	noLeaks(t)
@@ -193,18 +234,12 @@ func TestLocalhostIsFoundAgainAfterAPacket(t *testing.T) {
 		if before == 0 {
 			t.Fatal("nothing was refused")
 		}
-		listen := net.ListenConfig{Control: reusePort}
-		server, err := listen.ListenPacket(context.Background(), "udp", net.JoinHostPort(ip, fmt.Sprint(port)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := serveRefusing(t, ip, port)
 		eventually(t, "a packet at "+ip, func() bool {
 			send()
-			_ = server.SetReadDeadline(time.Now().Add(time.Millisecond))
-			_, _, err := server.ReadFrom(make([]byte, 64))
-			return err == nil
+			return len(server.all()) > 0
 		})
-		server.Close()
+		server.close()
 		// One was under way before, and one went to the other address.
 		if lost := c.GetTelemetry().TotalPayloadsDropped - before; lost > 2 {
 			t.Errorf("%s: %d packets were lost", ip, lost)

@@ -1,11 +1,13 @@
 package statsd
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -43,6 +45,10 @@ func servePorts(t *testing.T, address *net.UDPAddr) *portServer {
 		conn, err = net.ListenUDP("udp", address)
 		return err == nil
 	})
+	return servePortsOf(t, conn)
+}
+
+func servePortsOf(t *testing.T, conn *net.UDPConn) *portServer {
 	s := &portServer{conn: conn, done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
@@ -133,70 +139,39 @@ func TestUDPSocketIsOpenedAnewAtIntervals(t *testing.T) {
 	}
 }
 
-// onlyOnIPv6 listens on ::1 alone and returns its port.
-func onlyOnIPv6(t *testing.T, listen func(address string) (port int, err error)) int {
+// onlyOnIPv6 listens on ::1 alone. A connection has the same port of 127.0.0.1, which nobody else is given, and which
+// refuses.
+func onlyOnIPv6(t *testing.T) net.Listener {
 	t.Helper()
-	port, err := listen("[::1]:0")
-	if err != nil {
-		t.Skipf("this machine has no IPv6: %v", err)
-	}
-	return port
-}
-
-// TestLocalhostMayBeIPv6: the server of localhost listens on one of the two addresses, and not on the first.
-func TestLocalhostMayBeIPv6(t *testing.T) {
-	noLeaks(t)
-	if runtime.GOOS != "linux" {
-		t.Skip("how a system refuses datagrams differs")
-	}
-	var s *portServer
-	port := onlyOnIPv6(t, func(string) (int, error) {
-		conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv6loopback})
-		if err != nil {
-			return 0, err
-		}
-		conn.Close()
-		s = servePorts(t, conn.LocalAddr().(*net.UDPAddr))
-		return s.address().Port, nil
-	})
-	c, err := New(fmt.Sprint("LocalHost:", port), WithoutTelemetry(), WithoutOriginDetection())
+	peer, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	sent := 0
-	eventually(t, "a packet", func() bool {
-		_ = c.Incr("n", nil, 1)
-		c.Flush()
-		sent++
-		return len(s.all()) > 0
-	})
-	before := c.GetTelemetry().TotalPayloadsDropped
-	if before > 2 {
-		t.Errorf("%d of %d packets were lost before the server was found", before, sent)
-	}
-	had := len(s.all())
-	_ = c.Incr("n", nil, 1)
-	c.Flush()
-	eventually(t, "the next one", func() bool { return len(s.all()) > had })
-	if after := c.GetTelemetry().TotalPayloadsDropped; after != before {
-		t.Errorf("afterwards %d packets were lost", after-before)
+	t.Cleanup(func() { peer.Close() })
+	for {
+		l, err := net.Listen("tcp", "[::1]:0")
+		if err != nil {
+			t.Skipf("this machine has no IPv6: %v", err)
+		}
+		t.Cleanup(func() { l.Close() })
+		four := net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: l.Addr().(*net.TCPAddr).Port}
+		held, err := (&net.Dialer{LocalAddr: &four}).Dial("tcp", peer.Addr().String())
+		if err == nil {
+			t.Cleanup(func() { held.Close() })
+			return l
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatal(err)
+		}
 	}
 }
 
 // TestLocalhostMayBeIPv6OverTCP: a refused connection costs nothing.
 func TestLocalhostMayBeIPv6OverTCP(t *testing.T) {
 	noLeaks(t)
-	var l net.Listener
-	port := onlyOnIPv6(t, func(address string) (int, error) {
-		var err error
-		if l, err = net.Listen("tcp", address); err != nil {
-			return 0, err
-		}
-		return l.Addr().(*net.TCPAddr).Port, nil
-	})
-	defer l.Close()
-	c, err := New(fmt.Sprint("tcp://localhost:", port), WithoutTelemetry(), WithoutOriginDetection())
+	l := onlyOnIPv6(t)
+	c, err := New(fmt.Sprint("tcp://localhost:", l.Addr().(*net.TCPAddr).Port), WithoutTelemetry(),
+		WithoutOriginDetection(), WithConnectTimeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
