@@ -148,13 +148,17 @@ func reusePort(_, _ string, c syscall.RawConn) error {
 func refusingPort(t *testing.T) int {
 	t.Helper()
 	hold := func(ip net.IP, port int) (*net.UDPConn, error) {
-		dialer := net.Dialer{LocalAddr: &net.UDPAddr{IP: ip, Port: port}, Control: reusePort}
-		conn, err := dialer.Dial("udp", net.JoinHostPort(ip.String(), "9"))
+		conn, err := net.DialUDP("udp", &net.UDPAddr{IP: ip, Port: port}, &net.UDPAddr{IP: ip, Port: 9})
 		if err != nil {
 			return nil, err
 		}
 		t.Cleanup(func() { conn.Close() })
-		return conn.(*net.UDPConn), nil
+		// Before, the port might be one that others share.
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			return nil, err
+		}
+		return conn, reusePort("", "", raw)
 	}
 	if _, err := hold(net.IPv6loopback, 0); err != nil {
 		t.Skipf("this machine has no IPv6: %v", err)

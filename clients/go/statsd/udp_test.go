@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"syscall"
@@ -38,13 +39,10 @@ type portServer struct {
 
 func servePorts(t *testing.T, address *net.UDPAddr) *portServer {
 	t.Helper()
-	var conn *net.UDPConn
-	// Another process may have been given a port that has been closed here.
-	eventually(t, "the port", func() (ok bool) {
-		var err error
-		conn, err = net.ListenUDP("udp", address)
-		return err == nil
-	})
+	conn, err := net.ListenUDP("udp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return servePortsOf(t, conn)
 }
 
@@ -83,7 +81,9 @@ func TestRefusedSocketIsOpenedAnew(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("how a system refuses datagrams differs")
 	}
-	first := servePorts(t, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	// Ports of this address are given to this process alone.
+	pid := os.Getpid()
+	first := servePorts(t, &net.UDPAddr{IP: net.IPv4(127, byte(1+pid>>16), byte(pid>>8), byte(pid))})
 	address := first.address()
 	c, err := New(address.String(), WithoutTelemetry(), WithoutOriginDetection(), WithResolveInterval(0))
 	if err != nil {

@@ -150,21 +150,11 @@ module Support
   end
 
   class UdpServer < Server
-    def initialize(port = 0)
+    def initialize(host = "127.0.0.1", port = 0)
       socket = UDPSocket.new
       socket.setsockopt(Socket::SOL_SOCKET, Socket::SO_RCVBUF, 8 << 20)
-      bind(socket, port, Support.now + DEADLINE)
+      socket.bind(host, port)
       super(socket)
-    end
-
-    # Another process may have been given a port that has been closed here.
-    def bind(socket, port, deadline)
-      socket.bind("127.0.0.1", port)
-    rescue Errno::EADDRINUSE
-      raise if Support.now > deadline
-
-      sleep(0.01)
-      retry
     end
 
     def port
@@ -172,7 +162,7 @@ module Support
     end
 
     def address
-      "127.0.0.1:#{port}"
+      "#{@socket.addr[3]}:#{port}"
     end
   end
 
