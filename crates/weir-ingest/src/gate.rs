@@ -20,8 +20,10 @@ pub(crate) struct Gate {
     pub parking: Parking,
     /// The origin of senders that nothing is known of; most often none.
     pub unknown_sender: OriginId,
-    /// Whether a packet may wait for its origin: there is a resolver, and the packet has not waited yet.
+    /// Whether a packet may wait for its origin: there is a resolver.
     pub may_wait: bool,
+    /// Whether the packet has waited long enough, so that its messages do not wait for their tags.
+    pub is_late: bool,
     /// By which a payload of columns is added once.
     pub numbers: ClientNumbers,
 }
@@ -32,7 +34,7 @@ pub(crate) struct UnparkedPacket {
     pub sender: OriginId,
     /// An origin that was held while it waited.
     pub held: Option<OriginId>,
-    pub may_wait: bool,
+    pub is_late: bool,
 }
 
 /// The decision about a payload of columns.
@@ -56,6 +58,7 @@ impl Gate {
             parking: Parking::default(),
             unknown_sender: OriginId::NONE,
             may_wait: false,
+            is_late: false,
             numbers: ClientNumbers::default(),
         }
     }
@@ -244,7 +247,7 @@ impl Gate {
                     sender: self.sender_of(identity.origin()),
                     parked,
                     held: None,
-                    may_wait: !is_due,
+                    is_late: is_due,
                 })
             }
             Awaited::Tags { origin, sender } => {
@@ -260,7 +263,7 @@ impl Gate {
                     parked,
                     sender,
                     held: Some(origin),
-                    may_wait: true,
+                    is_late: false,
                 })
             }
         }
@@ -357,12 +360,13 @@ impl Gate {
         }
         let origin = contexts.hold_origin(&key, sender, now);
         let settled = contexts.origin_tags(origin).settled;
-        if !settled && self.parking.has_room(line.len()) {
+        if !settled && self.is_late {
+            self.parking.counts[ParkingCounter::GaveUp] += 1;
+        } else if !settled && self.parking.has_room(line.len()) {
             let terminated = [line, b"\n"].concat();
             self.park(packet, &terminated, Awaited::Tags { origin, sender });
             return true;
-        }
-        if !settled {
+        } else if !settled {
             // A sender of more than fits while its tags are looked up gets them with a later message.
             contexts.settle_origin(origin);
         }

@@ -10,7 +10,7 @@ use weir_columns::{Encoder, MetricType, Row, SketchPoint, TagSet};
 use weir_context::{ContextLimits, HashSecret, NameFilter, RuleSettings, Rules};
 use weir_ingest::{
     ColumnCounter, ColumnFate, ColumnPayload, Ingest, IngestCounter, IngestSettings, ListenerSettings,
-    Received, SampleDrop, SeriesRejection,
+    ParkingCounter, Received, SampleDrop, SeriesRejection,
 };
 use weir_protocol::ParseOptions;
 use weir_sketch::Sketch;
@@ -399,6 +399,20 @@ fn the_newer_of_two_gauges_stays_whichever_comes_first() {
     // One of the bucket before does not count as newer.
     gauge(&mut ingest, 5.0, START + 5);
     assert_eq!(value(&flush(&mut ingest, START + 2 * WIDTH), "gauge g"), 5.0);
+}
+
+#[test]
+fn a_payload_that_waited_in_vain_for_tags_is_counted() {
+    let mut ingest = Ingest::new(settings(None), START);
+    ingest.enable_origins(false);
+    // The second one has no origin that tags would come for.
+    for (tags, in_vain) in [(&["dd.internal.entity_id:pod-1"][..], 1), (&[], 1)] {
+        let mut columns = Columns::new();
+        columns.numbers(MetricType::Count, "n", tags, 10, &[(START, 2.0)]);
+        columns.send(&mut ingest, 1);
+        assert_eq!(ingest.origin_stats().parking[ParkingCounter::GaveUp], in_vain);
+    }
+    assert_eq!(value(&flush(&mut ingest, START + WIDTH), "counter n"), 4.0);
 }
 
 #[test]

@@ -261,6 +261,27 @@ fn a_parked_message_times_out_untagged_and_later_ones_are_tagged() {
 }
 
 #[test]
+fn messages_of_a_packet_that_was_late_do_not_wait_again_and_are_counted() {
+    let mut rig = Rig::new();
+    rig.send(1, "a:1|c\nb:2|c");
+    let found = ProcessContainer::Container("one".into());
+    rig.ingest.answer(OriginAnswer::Process { pid: 1, found });
+    rig.ingest.feed_parked(u64::MAX, WaitLimit::Timeout);
+    let gave_up = |rig: &Rig| rig.ingest.origin_stats().parking[ParkingCounter::GaveUp];
+    assert_eq!(
+        gave_up(&rig),
+        2,
+        "its process is known, and the tags of neither message"
+    );
+    assert_eq!(rig.bucket(), sums([("a ", 1.0), ("b ", 2.0)]));
+    rig.questions();
+    rig.container("one", &["c:one"]);
+    rig.send(1, "a:4|c");
+    assert_eq!(gave_up(&rig), 2);
+    assert_eq!(rig.bucket(), sums([("a c:one", 4.0)]));
+}
+
+#[test]
 fn a_closing_bucket_includes_parked_messages() {
     let mut rig = Rig::new();
     rig.send(1, "a:1|c\nb:2|c\nbroken");

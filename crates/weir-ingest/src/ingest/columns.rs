@@ -10,7 +10,7 @@ use weir_protocol::{Kind, Message, Metric, OriginFields, ParseOptions, parse_lin
 use super::pass_through::{Leaving, TimedPoint};
 use super::{Ingest, Received};
 use crate::columns::{ColumnFate, ColumnPayload, point_fault};
-use crate::counts::{ColumnCounter, IngestCounter, SampleDrop, SeriesRejection};
+use crate::counts::{ColumnCounter, IngestCounter, ParkingCounter, SampleDrop, SeriesRejection};
 use crate::gate::PayloadAdmission;
 use crate::numbers::{NotedBucket, Verdict};
 
@@ -205,6 +205,7 @@ impl Ingest {
             held.push(origin);
         }
         if are_settled || is_late {
+            self.gate.parking.counts[ParkingCounter::GaveUp] += u64::from(!are_settled);
             for &origin in &held {
                 self.contexts.settle_origin(origin);
             }

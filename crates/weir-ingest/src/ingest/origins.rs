@@ -66,14 +66,14 @@ impl Ingest {
                 .readmit(&mut self.contexts, counts, parked, monotonic, limit);
             let Some(unparked) = unparked else { continue };
             self.sender = unparked.sender;
-            self.gate.may_wait = unparked.may_wait;
+            self.gate.is_late = unparked.is_late;
             // Each line is processed as a packet, so that its bytes become an alias at once.
             self.lines(&[unparked.parked.as_received()]);
             if let Some(origin) = unparked.held {
                 self.contexts.release_origin(origin);
             }
         }
-        self.gate.may_wait = true;
+        self.gate.is_late = false;
         self.sender = self.gate.unknown_sender;
     }
 

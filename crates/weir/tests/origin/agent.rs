@@ -1,5 +1,6 @@
 //! A running agent with a Unix socket, and what comes out of it.
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
@@ -8,19 +9,23 @@ use serde_json::Value;
 use crate::support::{self, Starter};
 pub use crate::support::{Killed as Server, until};
 
-pub struct Agent(support::Agent);
+pub struct Agent {
+    agent: support::Agent,
+    /// Whether a message was sent again because it waited in vain for its tags.
+    in_vain: Cell<bool>,
+}
 
 impl Deref for Agent {
     type Target = support::Agent;
 
     fn deref(&self) -> &support::Agent {
-        &self.0
+        &self.agent
     }
 }
 
 impl DerefMut for Agent {
     fn deref_mut(&mut self) -> &mut support::Agent {
-        &mut self.0
+        &mut self.agent
     }
 }
 
@@ -34,7 +39,11 @@ impl Agent {
         let starter = Starter::new().socket();
         let always = ["--udp", "0", "--output", "stdout", "--bucket-width", "LONG"];
         let starter = starter.arguments(always).arguments(arguments);
-        Agent(starter.environment(environment).start())
+        let agent = starter.environment(environment).start();
+        Agent {
+            agent,
+            in_vain: Cell::new(false),
+        }
     }
 
     /// Lets it read its configuration again, and waits until it says this of it.
@@ -101,6 +110,29 @@ impl Agent {
         });
     }
 
+    /// Sends messages. If one waited in vain for its tags, all are sent again; [`Agent::points`] leaves its first point
+    /// out.
+    pub fn send_tagged(&self, lines: &[&str]) {
+        let found = |agent: &Agent| {
+            let status = agent.status();
+            let accepted = status["total"]["messages"]["accepted"].as_u64().unwrap();
+            (accepted, status["origin"]["waited_in_vain"].as_u64().unwrap_or(0))
+        };
+        loop {
+            let before = found(self);
+            lines.iter().for_each(|line| self.send(line));
+            let expected = before.0 + lines.len() as u64;
+            let in_vain = until("the messages are accepted", || match found(self) {
+                (accepted, in_vain) if accepted == expected => Ok(in_vain),
+                (accepted, _) => Err(format!("{accepted} of {expected}")),
+            });
+            if in_vain == before.1 {
+                return;
+            }
+            self.in_vain.set(true);
+        }
+    }
+
     /// Waits until so many messages have their tags: a stop would not wait for as long.
     pub fn wait_for_accepted(&self, messages: u64) {
         until("messages are accepted", || {
@@ -110,8 +142,8 @@ impl Agent {
 
     /// Ends it by SIGTERM and returns what it printed: name and tags of each point, in order.
     pub fn points(self) -> Vec<(String, Vec<String>, f64)> {
-        let (text, _) = self.0.stop();
-        let mut points: Vec<_> = text
+        let (text, _) = self.agent.stop();
+        let mut points: Vec<(String, Vec<String>, f64)> = text
             .lines()
             .map(|line| {
                 let point: Value = serde_json::from_str(line).unwrap();
@@ -122,6 +154,14 @@ impl Agent {
             })
             .collect();
         points.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+        if self.in_vain.get() {
+            let tagged: Vec<String> = points
+                .iter()
+                .filter(|(_, tags, _)| !tags.is_empty())
+                .map(|(name, ..)| name.clone())
+                .collect();
+            points.retain(|(name, tags, _)| !tags.is_empty() || !tagged.contains(name));
+        }
         points
     }
 }

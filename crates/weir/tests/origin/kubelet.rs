@@ -141,20 +141,21 @@ fn pods_have_the_usual_tags_and_keep_them_when_the_kubelet_refuses_or_cannot_be_
     );
     agent.wait_for_source("kubelet", "entities", 3);
     assert_eq!(kubelet.state.lock().unwrap().2, "Bearer secret-1");
-    agent.send("a:1|c|#dd.internal.entity_id:uid-1");
-    agent.send("b:1|c|e:it-false,cn-main,pu-uid-1");
-    agent.send("c:1|c|e:it-true,cn-main,pu-uid-1|card:high");
+    agent.send_tagged(&[
+        "a:1|c|#dd.internal.entity_id:uid-1",
+        "b:1|c|e:it-false,cn-main,pu-uid-1",
+        "c:1|c|e:it-true,cn-main,pu-uid-1|card:high",
+    ]);
     kubelet.set(403, "no");
     std::fs::write(&token, "secret-2").unwrap();
     // Something unknown makes it look again.
-    agent.send("x:1|c|c:ci-unknown");
+    agent.send_tagged(&["x:1|c|c:ci-unknown"]);
     agent.wait_for_source("kubelet", "failures", 1);
     assert_eq!(kubelet.state.lock().unwrap().2, "Bearer secret-2", "read again");
     let page = agent.ask(&["status"]);
     assert!(page.contains("403"), "{page}");
     assert!(!page.contains("secret"), "{page}");
-    agent.send("d:1|c|#dd.internal.entity_id:uid-1|card:orch");
-    agent.wait_for_accepted(5);
+    agent.send_tagged(&["d:1|c|#dd.internal.entity_id:uid-1|card:orch"]);
     let points = agent.points();
     let pod = "env:prod,kube_app_name:cart,kube_deployment:cart,kube_namespace:shop,kube_ownerref_kind:replicaset,\
                kube_qos:Burstable,kube_replica_set:cart-6d5f7c9f8b,pod_phase:running,squad:red,tier:front,tier:paid";
@@ -221,8 +222,7 @@ fn a_kubelet_that_knows_its_clients_by_certificates_is_shown_one() {
     assert!(page.contains("client.pem"), "{page}");
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     agent.wait_for_source("kubelet", "entities", 3);
-    agent.send("a:1|c|#dd.internal.entity_id:uid-1|card:orch");
-    agent.wait_for_accepted(1);
+    agent.send_tagged(&["a:1|c|#dd.internal.entity_id:uid-1|card:orch"]);
     assert!(texts(&agent.points())[0].contains("pod_name:cart-6d5f7c9f8b-abcde"));
 
     // Without one it is not answered.
