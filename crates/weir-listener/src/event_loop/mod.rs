@@ -190,7 +190,8 @@ impl EventLoop {
     }
 
     /// Compares the counted drops of a UDP listener with two independent numbers: the kernel's counter of the socket, and that in its table
-    /// (`/proc/net/udp`, `/proc/net/udp6`). `None` for other listeners and after a drain. Of several sockets the first is compared.
+    /// (`/proc/net/udp`, `/proc/net/udp6`). `None` for other listeners, after a drain, and when a reading of the table misses the socket, as
+    /// it can while others are closed. Of several sockets the first is compared.
     ///
     /// Reads the whole table: for a diagnosis or a test, not for every second.
     ///
