@@ -147,8 +147,22 @@ async fn lines_are_in_the_books_from_the_push_on() {
     let status = packer.relay.status();
     assert_eq!((status[0].produced, status[0].waiting), (30, 30));
     packer.check(&status);
+    // Nor has it had one for counts that travel alone.
+    let counts = Block::new(Vec::new(), 0, 5, 7, 11);
+    packer.ports[0].push(counts).unwrap();
+    packer.sent += 5 + 7;
+    let dropped = BTreeMap::from([(RelayLoss::QueueFull, 5), (RelayLoss::TooLong, 7)]);
+    let status = packer.relay.status();
+    assert_eq!((status[0].produced, status[0].waiting), (42, 30));
+    assert_eq!((&status[0].dropped, unmatched(&status)), (&dropped, 11));
+    packer.check(&status);
     let status = packer.stop(DEADLINE).await;
-    assert_eq!((status[0].produced, delivered(&status)), (30, 30));
+    assert_eq!((status[0].produced, delivered(&status)), (42, 30));
+    assert_eq!((&status[0].dropped, unmatched(&status)), (&dropped, 11));
+}
+
+fn unmatched(status: &[TargetStatus]) -> u64 {
+    status[0].counts[OutputCounter::Unmatched]
 }
 
 /// Lines received by one target.

@@ -60,29 +60,41 @@ impl Block {
     }
 }
 
-/// Messages on their way to a target's task, which may get its turn late. They are in its books from the push on.
+/// Everything that was pushed to a target's task, which may get its turn late. It is in the target's books from the push on.
 #[derive(Debug, Default)]
 struct Mailbox {
-    pushed: AtomicU64,
+    messages: AtomicU64,
+    no_buffer: AtomicU64,
+    too_long: AtomicU64,
+    unmatched: AtomicU64,
+    /// Of `messages`. Written and read under the lock of the books.
     taken: AtomicU64,
 }
 
 impl Mailbox {
     fn push(&self, blocks: &mpsc::Sender<Block>, block: Block) -> Result<(), Block> {
-        let messages = block.messages;
-        blocks.try_send(block).map_err(|error| error.into_inner())?;
-        self.pushed.fetch_add(messages, Ordering::Relaxed);
+        let Ok(place) = blocks.try_reserve() else {
+            return Err(block);
+        };
+        // Counted first: the task may take the block at once.
+        self.messages.fetch_add(block.messages, Ordering::Relaxed);
+        self.no_buffer.fetch_add(block.no_buffer, Ordering::Relaxed);
+        self.too_long.fetch_add(block.too_long, Ordering::Relaxed);
+        self.unmatched.fetch_add(block.unmatched, Ordering::Relaxed);
+        place.send(block);
         Ok(())
     }
 
-    fn take(&self, messages: u64) {
-        self.taken.fetch_add(messages, Ordering::Relaxed);
-    }
-
-    /// A block may be taken before its push is counted.
-    fn messages(&self) -> u64 {
-        let taken = self.taken.load(Ordering::Relaxed);
-        self.pushed.load(Ordering::Relaxed).saturating_sub(taken)
+    /// Completes books that have only messages that were taken.
+    fn add_to(&self, books: &mut TargetStatus) {
+        let messages = self.messages.load(Ordering::Relaxed);
+        let no_buffer = self.no_buffer.load(Ordering::Relaxed);
+        let too_long = self.too_long.load(Ordering::Relaxed);
+        books.produced = messages + no_buffer + too_long;
+        books.waiting += messages - self.taken.load(Ordering::Relaxed);
+        books.drop_messages(RelayLoss::QueueFull, no_buffer);
+        books.drop_messages(RelayLoss::TooLong, too_long);
+        books.counts[OutputCounter::Unmatched] = self.unmatched.load(Ordering::Relaxed);
     }
 }
 
@@ -156,6 +168,12 @@ impl TargetStatus {
     pub fn balances(&self) -> bool {
         self.produced == self.delivered + self.waiting + self.in_flight + self.dropped.values().sum::<u64>()
     }
+
+    fn drop_messages(&mut self, reason: RelayLoss, messages: u64) {
+        if messages > 0 {
+            *self.dropped.entry(reason).or_default() += messages;
+        }
+    }
 }
 
 /// State that tasks of one relay share.
@@ -166,6 +184,7 @@ struct Shared {
     routes: Arc<SharedRoutes>,
     takes_part: Mutex<Vec<bool>>,
     mailboxes: Vec<(mpsc::WeakSender<Block>, Arc<Mailbox>)>,
+    /// Without what the mailboxes count, see [`Mailbox::add_to`].
     books: Vec<Mutex<TargetStatus>>,
     progress: Notify,
     stage: watch::Sender<Stage>,
@@ -281,20 +300,13 @@ impl Relay {
     /// Each entry is consistent in itself.
     pub fn status(&self) -> Vec<TargetStatus> {
         let status = |(books, (_, mailbox)): (&Mutex<TargetStatus>, &(_, Arc<Mailbox>))| {
-            // Blocks are taken under the lock.
             let books = lock(books);
-            let pushed = mailbox.messages();
             let mut status = books.clone();
-            status.produced += pushed;
-            status.waiting += pushed;
+            mailbox.add_to(&mut status);
             status
         };
-        self.shared
-            .books
-            .iter()
-            .zip(&self.shared.mailboxes)
-            .map(status)
-            .collect()
+        let targets = self.shared.books.iter().zip(&self.shared.mailboxes);
+        targets.map(status).collect()
     }
 
     /// Waits until the status satisfies `done`.

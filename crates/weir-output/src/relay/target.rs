@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -127,12 +128,13 @@ impl Task {
         }
         drop(attempt);
         self.inbox.close();
-        while let Ok(block) = self.inbox.try_recv() {
+        // Also what another target's task is pushing at this moment.
+        while let Some(block) = self.inbox.recv().await {
             self.take(block);
         }
         self.books(|books| {
             let left = std::mem::take(&mut books.waiting) + std::mem::take(&mut books.in_flight);
-            drop_messages(books, RelayLoss::Shutdown, left);
+            books.drop_messages(RelayLoss::Shutdown, left);
             books.queued_bytes = 0;
         });
     }
@@ -146,14 +148,11 @@ impl Task {
     /// A block of a worker, or of a target that was ejected.
     fn take(&mut self, block: Block) {
         let (messages, bytes) = (block.messages, block.lines.len() as u64);
+        let (_, mailbox) = &self.shared.mailboxes[self.index];
         self.books(|books| {
-            self.shared.mailboxes[self.index].1.take(messages);
-            books.produced += messages + block.no_buffer + block.too_long;
+            mailbox.taken.fetch_add(messages, Ordering::Relaxed);
             books.waiting += messages;
             books.queued_bytes += bytes;
-            books.counts[OutputCounter::Unmatched] += block.unmatched;
-            drop_messages(books, RelayLoss::QueueFull, block.no_buffer);
-            drop_messages(books, RelayLoss::TooLong, block.too_long);
         });
         if messages == 0 {
             return;
@@ -167,7 +166,7 @@ impl Task {
                 self.books(|books| {
                     books.waiting -= oldest.messages;
                     books.queued_bytes = books.queued_bytes.saturating_sub(oldest.lines.len() as u64);
-                    drop_messages(books, RelayLoss::QueueFull, oldest.messages);
+                    books.drop_messages(RelayLoss::QueueFull, oldest.messages);
                 });
                 self.give_back(oldest);
             }
@@ -223,7 +222,7 @@ impl Task {
                 books.delivered += sent.messages;
                 books.counts[OutputCounter::Bytes] += sent.bytes;
                 books.counts[OutputCounter::Payloads] += sent.packets;
-                drop_messages(books, RelayLoss::TooLong, sent.too_long);
+                books.drop_messages(RelayLoss::TooLong, sent.too_long);
             });
             block.messages = left;
             let bytes = block.lines.len() as u64;
@@ -340,15 +339,9 @@ impl Task {
         self.books(|books| {
             books.waiting -= moved + lost;
             books.queued_bytes = books.queued_bytes.saturating_sub(bytes);
-            drop_messages(books, RelayLoss::Rerouted, moved);
-            drop_messages(books, RelayLoss::QueueFull, lost);
+            books.drop_messages(RelayLoss::Rerouted, moved);
+            books.drop_messages(RelayLoss::QueueFull, lost);
         });
-    }
-}
-
-fn drop_messages(books: &mut TargetStatus, reason: RelayLoss, messages: u64) {
-    if messages > 0 {
-        *books.dropped.entry(reason).or_default() += messages;
     }
 }
 
