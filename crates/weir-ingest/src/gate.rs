@@ -359,16 +359,17 @@ impl Gate {
             return false;
         }
         let origin = contexts.hold_origin(&key, sender, now);
-        let settled = contexts.origin_tags(origin).settled;
-        if !settled && self.is_late {
-            self.parking.counts[ParkingCounter::GaveUp] += 1;
-        } else if !settled && self.parking.has_room(line.len()) {
-            let terminated = [line, b"\n"].concat();
-            self.park(packet, &terminated, Awaited::Tags { origin, sender });
-            return true;
-        } else if !settled {
-            // A sender of more than fits while its tags are looked up gets them with a later message.
-            contexts.settle_origin(origin);
+        if !contexts.origin_tags(origin).settled {
+            if self.is_late {
+                self.parking.counts[ParkingCounter::GaveUp] += 1;
+            } else if self.parking.has_room(line.len()) {
+                let terminated = [line, b"\n"].concat();
+                self.park(packet, &terminated, Awaited::Tags { origin, sender });
+                return true;
+            } else {
+                // A sender of more than fits while its tags are looked up gets them with a later message.
+                contexts.settle_origin(origin);
+            }
         }
         contexts.release_origin(origin);
         false
