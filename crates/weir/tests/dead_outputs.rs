@@ -72,7 +72,8 @@ impl Rig {
         self.send((0..4 * HOT).map(|at| format!("hot.{at}:1|{}|#i:{at}", kinds[at % 4])));
     }
 
-    /// Waits for two flushes: one that is under way may not have all that was sent. On a busy machine each takes most of a minute.
+    /// Waits for two flushes: one that is under way may not have all that was sent. A flush of a full budget takes seconds of a
+    /// processor, so each is waited for by itself.
     fn flushed(&self) {
         let flushes = || status(&self.admin)["flush"]["count"].as_u64().unwrap();
         let before = flushes();
