@@ -7,13 +7,18 @@ package compat
 import (
 	"bytes"
 	"fmt"
+	"go/ast"
+	"go/build"
 	"go/constant"
 	"go/importer"
+	"go/parser"
 	"go/token"
 	"go/types"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -188,4 +193,55 @@ func compareTypes(name string, a, b types.Type, report func(string, ...any)) (ch
 		}
 	}
 	return checked
+}
+
+// TestTypesOnOtherPlatforms checks the client and its tests for platforms that it only compiles for here. The types
+// come from source: go vet would compile the standard library for each platform, which takes ten times as long.
+func TestTypesOnOtherPlatforms(t *testing.T) {
+	here := build.Default
+	defer func() { build.Default = here }()
+	for _, platform := range []struct {
+		os, arch string
+		tags     []string
+		other    string // a file that is not compiled here
+	}{
+		{os: "windows", arch: "amd64", other: "socket_file_other.go"},
+		{os: "darwin", arch: "amd64", other: "mmsg_other.go"},
+		{os: "linux", arch: "arm64", other: "lanes_other.go"},
+		{os: "linux", arch: "amd64", tags: []string{"purego"}, other: "memory_safe.go"},
+	} {
+		t.Run(strings.Join(append([]string{platform.os, platform.arch}, platform.tags...), "-"), func(t *testing.T) {
+			// The importer reads the same variable, so the packages that are imported are those of the platform too.
+			build.Default = here
+			build.Default.GOOS, build.Default.GOARCH = platform.os, platform.arch
+			build.Default.BuildTags, build.Default.CgoEnabled = platform.tags, false
+			found, err := build.ImportDir("../../statsd", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Contains(found.GoFiles, platform.other) {
+				t.Errorf("%s is not compiled", platform.other)
+			}
+			set := token.NewFileSet()
+			checker := types.Config{
+				Importer: importer.ForCompiler(set, "source", nil),
+				Sizes:    types.SizesFor("gc", platform.arch),
+				Error:    func(err error) { t.Error(err) },
+			}
+			// The checker returns the first of the errors that it reported.
+			_, _ = checker.Check(ours, set, parsed(t, set, found, append(found.GoFiles, found.TestGoFiles...)), nil)
+		})
+	}
+}
+
+func parsed(t *testing.T, set *token.FileSet, from *build.Package, names []string) (files []*ast.File) {
+	t.Helper()
+	for _, name := range names {
+		file, err := parser.ParseFile(set, filepath.Join(from.Dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	return files
 }
