@@ -56,7 +56,7 @@ check-quick:
 	scripts/gate.py check format prose repository dependencies clippy
 
 ## check: format and lint, cheapest first; then changed tests up to 20 times beside busy loops
-check: deps page
+check:
 	scripts/gate.py check
 
 ## bench: ratios to the floor of this machine, with their spread; also in results/budget.json (ARGS="--row budget-1k --runs 9")

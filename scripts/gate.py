@@ -37,6 +37,8 @@ LOGS = TARGET / "gate"
 CARGO = os.environ.get("CARGO", "cargo")
 # One set for quick, test and check: another one would compile most dependencies again.
 SELECTION = ["--workspace", "--features", "weir/kafka", "--locked"]
+# Without examples, which `check` builds as tests.
+TESTS = [*SELECTION, "--tests"]
 # The compiler that lints also generates code, so `check` builds what `test` runs. With `cargo clippy` all dependencies would be compiled
 # a second time, for their metadata alone.
 LINTED = {"RUSTC_WORKSPACE_WRAPPER": "clippy-driver", "CLIPPY_ARGS": "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"}
@@ -75,7 +77,7 @@ def without(names):
 
 
 def nextest(*arguments, **options):
-    return {"command": [CARGO, "nextest", "run", *SELECTION, *arguments], **options}
+    return {"command": [CARGO, "nextest", "run", *TESTS, *arguments], **options}
 
 
 def make(folder, target):
@@ -94,8 +96,16 @@ def parts(which):
     """Stages in order; the parts of one stage run beside each other."""
     seeded = {"PROPTEST_RNG_SEED": SEED}
     if which == "check":
+        lints = clients("check")
         return [
-            {"format": script(CARGO, "fmt", "--all", "--check"), "prose": script("scripts/check-prose.py")},
+            # Packages are downloaded and unpacked one at a time. What needs none of them, and not the page, runs meanwhile.
+            {
+                "format": script(CARGO, "fmt", "--all", "--check"),
+                "prose": script("scripts/check-prose.py"),
+                "deps": script("scripts/install-test-deps.sh"),
+                "page": make(".", "page"),
+                "go": lints.pop("go"),
+            },
             {
                 "repository": script("scripts/check-repository.sh"),
                 "dependencies": script("scripts/check-dependencies.py"),
@@ -103,13 +113,13 @@ def parts(which):
             },
             {
                 "clippy": script(CARGO, "test", *SELECTION, "--tests", "--benches", "--examples", "--no-run", "--quiet"),
-                **clients("check"),
+                **lints,
                 "web": make("web", "check"),
             },
             {"stress": {"command": ["scripts/stress.sh"], "shown": True}},
         ]
     # The pool's broker is no part of any test program, so cargo does not build it with the tests.
-    both = '"$0" build "$@" --bin weir-broker && exec "$0" nextest run "$@" --no-run'
+    both = '"$0" build "$@" --bin weir-broker && exec "$0" nextest run "$@" --tests --no-run'
     build = {"build": script("bash", "-ec", both, CARGO, *SELECTION) | {"shown": True}}
     if which == "quick":
         return [build, {"rust": nextest("-E", QUICK, shown=True)}]
@@ -229,7 +239,7 @@ def cases(part):
 def rates(names):
     """How often each of these failed tests fails alone: the next reader begins with a number."""
     for name in names:
-        command = [CARGO, "nextest", "run", *SELECTION, "--stress-count", "20", "-E", f"test(={name})"]
+        command = [CARGO, "nextest", "run", *TESTS, "--stress-count", "20", "-E", f"test(={name})"]
         with contextlib.suppress(subprocess.TimeoutExpired):
             ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=180)
             lines = [line.strip() for line in ended.stderr.splitlines() if "iterations" in line or "Summary" in line]

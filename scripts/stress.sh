@@ -14,7 +14,7 @@ rounds=${STRESS_ROUNDS:-20} seconds=${STRESS_SECONDS:-120}
 cargo=${CARGO:-cargo}
 # As scripts/gate.py builds.
 export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-run=("$cargo" nextest run --workspace --features weir/kafka --locked --no-tests=pass)
+run=("$cargo" nextest run --workspace --features weir/kafka --locked --tests --no-tests=pass)
 
 if [ $# -gt 0 ]; then
   filter=$1
@@ -43,7 +43,7 @@ fi
 filter="($filter)$(sed -n 's/^name = "\(.*\)"$/ and not test(=\1)/p' tests/quarantine.toml | tr -d '\n')"
 
 "${run[@]}" --no-run
-tests=$("$cargo" nextest list --workspace --features weir/kafka --locked --message-format oneline -E "$filter" | wc -l)
+tests=$("$cargo" nextest list --workspace --features weir/kafka --locked --tests --message-format oneline -E "$filter" | wc -l)
 parts=$(((tests + 99) / 100))
 tree=$(scripts/tree.sh)
 first=$((parts > 0 ? 0x${tree:0:4} % parts : 0))
