@@ -86,7 +86,8 @@ has 'containerPort: 9127'; has 'kubernetes.io/metadata.name: monitoring'; has 'p
 # A command in the pod looks for the agent at the port of the chart: nobody listens there now.
 has 'value: /etc/weir/weir.yaml'
 if [ -n "$weir" ]; then
-  ! env -i WEIR_CONFIG="$work/weir.yaml" "$weir" status >"$work/log" 2>&1 && grep -q ':9127' "$work/log" || { cat "$work/log"; fail "a command does not find the port"; }
+  code=0; env -i WEIR_CONFIG="$work/weir.yaml" "$weir" status >"$work/log" 2>&1 || code=$?
+  [ "$code" != 0 ] && grep -q ':9127' "$work/log" || { cat "$work/log"; fail "a command does not find the port: exit code $code"; }
 fi
 case_of "network alone" "ConfigMap DaemonSet NetworkPolicy Service Service ServiceAccount" --set networkPolicy.enabled=true
 has_not 'port: admin, protocol: TCP'

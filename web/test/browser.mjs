@@ -48,8 +48,12 @@ async function startAgent(at = { udp, admin }, width = "1s") {
     cwd: folder,
     env: { PATH: process.env.PATH },
   });
-  const ended = new Promise((done) => agent.on("exit", done));
-  await until("the agent is ready", async () => (await fetch(`http://${HOST}:${at.admin}/ready`)).ok);
+  const ended = new Promise((done) => agent.on("exit", (code, signal) => done(code ?? signal)));
+  const early = ended.then((how) => Promise.reject(new Error(`${WEIR} ended before it was ready: ${how}`)));
+  await Promise.race([
+    early,
+    until("the agent is ready", async () => (await fetch(`http://${HOST}:${at.admin}/ready`)).ok),
+  ]);
   return {
     async stop() {
       agent.kill("SIGTERM");

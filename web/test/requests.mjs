@@ -65,7 +65,12 @@ const agent = spawn(WEIR, args, {
   cwd: folder,
   env: { PATH: process.env.PATH, WEIR_OUTPUTS_FILE_PATH: join(folder, "points") },
 });
-await until("the agent is ready", async () => (await fetch(`http://${HOST}:${admin}/ready`)).ok);
+const ended = new Promise((done) => agent.on("exit", (code, signal) => done(code ?? signal)));
+const early = ended.then((how) => Promise.reject(new Error(`${WEIR} ended before it was ready: ${how}`)));
+await Promise.race([
+  early,
+  until("the agent is ready", async () => (await fetch(`http://${HOST}:${admin}/ready`)).ok),
+]);
 
 const socket = createSocket("udp4");
 let round = 0;
