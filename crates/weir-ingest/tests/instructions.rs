@@ -138,7 +138,8 @@ fn instructions(work: &str) -> (f64, f64, f64) {
 }
 
 /// A workload, and what one of its messages and one row of the flush behind them may take: a few per cent more than with this code.
-/// A change that makes them cheaper lowers the bound; one that raises it says why.
+/// A change that makes them cheaper lowers the bound; one that raises it says why. The bounds of rows are those of incremental builds,
+/// in which the compiler inlines less: 5 % more than in .ci/run.
 #[track_caller]
 fn stays_within(work: &str, per_message: f64, per_row: f64) {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -158,22 +159,22 @@ fn stays_within(work: &str, per_message: f64, per_row: f64) {
 
 #[test]
 fn known_contexts_stay_within_their_bounds() {
-    stays_within("1000", 1800.0, 2110.0);
+    stays_within("1000", 1800.0, 2230.0);
 }
 
 #[test]
 fn contexts_looked_up_in_groups_stay_within_their_bounds() {
-    stays_within("5000", 2150.0, 2220.0);
+    stays_within("5000", 2150.0, 2350.0);
 }
 
 #[test]
 fn tags_in_random_order_stay_within_their_bounds() {
-    stays_within("1000 permute", 5080.0, 2120.0);
+    stays_within("1000 permute", 5080.0, 2240.0);
 }
 
 #[test]
 fn contexts_without_aliases_stay_within_their_bounds() {
-    stays_within("1000 noalias", 5070.0, 2070.0);
+    stays_within("1000 noalias", 5070.0, 2180.0);
 }
 
 #[test]
@@ -183,17 +184,17 @@ fn distributions_stay_within_their_bounds() {
 
 #[test]
 fn long_floats_stay_within_their_bounds() {
-    stays_within("1000 floats", 2080.0, 2120.0);
+    stays_within("1000 floats", 2080.0, 2230.0);
 }
 
 #[test]
 fn integers_of_64_bits_stay_within_their_bounds() {
-    stays_within("1000 integers", 1930.0, 2110.0);
+    stays_within("1000 integers", 1930.0, 2230.0);
 }
 
 #[test]
 fn exponents_stay_within_their_bounds() {
-    stays_within("1000 exponents", 2100.0, 2140.0);
+    stays_within("1000 exponents", 2100.0, 2260.0);
 }
 
 #[test]
@@ -204,11 +205,11 @@ fn packed_long_floats_stay_within_their_bounds() {
 /// Messages of 2.8 kB, whose hash and comparison are the work.
 #[test]
 fn the_interner_s_payload_stays_within_its_bounds() {
-    stays_within("1000 interner", 12_300.0, 5860.0);
+    stays_within("1000 interner", 12_300.0, 6060.0);
 }
 
 /// Half of the messages make a context. Each is looked through for sections that stand for nothing, and says why it was slow.
 #[test]
 fn new_contexts_stay_within_their_bounds() {
-    stays_within("5000 new", 14_800.0, 2500.0);
+    stays_within("5000 new", 14_800.0, 2620.0);
 }
